@@ -1,0 +1,200 @@
+package capability
+
+import (
+	"crypto/ecdsa"
+	"crypto/sha256"
+	"encoding/json"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+
+	"github.com/nightwarrant/nightwarrant/authority/canonical"
+)
+
+const maxToken = 8 << 10 // bytes
+
+// Signer signs with the cluster's P-256 key, which may live in another process or a token. The signature is r‖s.
+type Signer interface {
+	KeyID() string
+	SignES256(digest [32]byte) ([64]byte, error)
+}
+
+// KeySet gives the public key of a kid that still verifies, and the generation that it belongs to.
+type KeySet interface {
+	Key(kid string) (pub *ecdsa.PublicKey, generation int64, ok bool)
+}
+
+// Expectation is what a verifier demands of a capability.
+type Expectation struct {
+	Issuer   string
+	Audience string // of an effect capability: the guard's URI. Others are always for the issuer
+	Now      time.Time
+	Leeway   time.Duration // for iat and exp, where the clock is not the issuer's
+}
+
+// SignRun signs a run capability: typ at+jwt, alg ES256 and the signer's kid in its header. It sets cap and refuses
+// claims that VerifyRun would refuse.
+func SignRun(s Signer, c RunClaims) (Token, error) {
+	c.Kind = kindRun
+	return sign(s, &c)
+}
+
+// SignEffect signs an effect capability as SignRun does a run's.
+func SignEffect(s Signer, c EffectClaims) (Token, error) {
+	c.Kind = kindEffect
+	return sign(s, &c)
+}
+
+// SignComponent signs a component capability as SignRun does a run's.
+func SignComponent(s Signer, c ComponentClaims) (Token, error) {
+	c.Kind = kindComponent
+	return sign(s, &c)
+}
+
+func sign(s Signer, c claims) (Token, error) {
+	if err := c.check(); err != nil {
+		return "", err
+	}
+	payload, err := json.Marshal(c)
+	if err != nil {
+		return "", err
+	}
+	key := jose.SigningKey{Algorithm: jose.ES256, Key: opaque{s}}
+	signer, err := jose.NewSigner(key, (&jose.SignerOptions{}).WithType("at+jwt"))
+	if err != nil {
+		return "", err
+	}
+	jws, err := signer.Sign(payload)
+	if err != nil {
+		return "", err
+	}
+	text, err := jws.CompactSerialize()
+	return Token(text), err
+}
+
+// opaque is a Signer as go-jose knows one.
+type opaque struct{ Signer }
+
+func (o opaque) Public() *jose.JSONWebKey {
+	return &jose.JSONWebKey{KeyID: o.KeyID(), Algorithm: string(jose.ES256), Use: "sig"}
+}
+
+func (o opaque) Algs() []jose.SignatureAlgorithm { return []jose.SignatureAlgorithm{jose.ES256} }
+
+func (o opaque) SignPayload(payload []byte, alg jose.SignatureAlgorithm) ([]byte, error) {
+	if alg != jose.ES256 {
+		return nil, jose.ErrUnsupportedAlgorithm
+	}
+	sig, err := o.SignES256(sha256.Sum256(payload))
+	return sig[:], err
+}
+
+// VerifyRun verifies a run capability's signature and everything its claims say by themselves. Every refusal of any
+// Verify* is a *ProofError with CodeInvalidToken.
+func VerifyRun(t Token, keys KeySet, e Expectation) (*RunClaims, error) {
+	e.Audience = e.Issuer
+	c := new(RunClaims)
+	if err := verify(t, keys, e, c); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// VerifyEffect verifies an effect capability for the guard e.Audience.
+func VerifyEffect(t Token, keys KeySet, e Expectation) (*EffectClaims, error) {
+	c := new(EffectClaims)
+	if err := verify(t, keys, e, c); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// VerifyComponent verifies a component capability.
+func VerifyComponent(t Token, keys KeySet, e Expectation) (*ComponentClaims, error) {
+	e.Audience = e.Issuer
+	c := new(ComponentClaims)
+	if err := verify(t, keys, e, c); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func verify(t Token, keys KeySet, e Expectation, c claims) error {
+	kid, err := readTokenHeader(t.Reveal())
+	if err != nil {
+		return err
+	}
+	pub, generation, ok := keys.Key(kid)
+	if !ok {
+		return badToken("the key is unknown")
+	}
+	payload, err := verifyJWS(t.Reveal(), pub)
+	if err != nil {
+		return err
+	}
+	if canonical.Decode(payload, c) != nil || c.check() != nil {
+		return badToken("the claims are not those of this kind of capability")
+	}
+	if c.header().Generation != generation {
+		return badToken("the generation is not the key's")
+	}
+	return e.clear(c.header())
+}
+
+// readTokenHeader demands alg, kid and typ and nothing else: crit, jwk and their like have no place in our own tokens.
+func readTokenHeader(t string) (kid string, err error) {
+	first, second, err := segments(t)
+	if err != nil {
+		return "", badToken("the capability is not three segments of base64url")
+	}
+	in, err := strict64.DecodeString(t[:first])
+	if err != nil || !isBase64URL(t[second+1:]) {
+		return "", badToken("the capability is not three segments of base64url")
+	}
+	var alg, typ bool
+	err = canonical.Members(in, func(name []byte, v canonical.Value) error {
+		text, _ := v.Text()
+		switch string(name) {
+		case "alg":
+			alg = text == "ES256"
+		case "typ":
+			typ = isMediaType(text, "at+jwt")
+		case "kid":
+			kid = text
+		default:
+			return errClaims
+		}
+		return nil
+	})
+	if err != nil || !alg || !typ || kid == "" {
+		return "", badToken("the header is not that of a capability")
+	}
+	return kid, nil
+}
+
+func verifyJWS(t string, pub *ecdsa.PublicKey) ([]byte, error) {
+	jws, err := jose.ParseSignedCompact(t, []jose.SignatureAlgorithm{jose.ES256})
+	if err != nil {
+		return nil, badToken("the capability is not a signed token")
+	}
+	payload, err := jws.Verify(pub)
+	if err != nil {
+		return nil, badToken("the signature is wrong")
+	}
+	return payload, nil
+}
+
+func (e Expectation) clear(h *Header) error {
+	now := e.Now
+	switch {
+	case e.Issuer == "" || h.Issuer != e.Issuer:
+		return badToken("the issuer is another")
+	case e.Audience == "" || h.Audience != e.Audience:
+		return badToken("the audience is another")
+	case h.IssuedAt > now.Add(e.Leeway).Unix():
+		return badToken("the capability is not valid yet")
+	case h.Expires <= now.Add(-e.Leeway).Unix():
+		return badToken("the capability has expired")
+	}
+	return nil
+}
