@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	maxColumns = 32       // members of key, and of values
-	maxText    = 4 << 10  // bytes of one string value
+	maxColumns = 32      // members of key, and of values
+	maxText    = 4 << 10 // bytes of one string value
 )
 
 // compiled is every catalogue. No mutation may be Read (mission B6).

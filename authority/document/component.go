@@ -1,0 +1,148 @@
+package document
+
+import (
+	"fmt"
+	"regexp"
+
+	"github.com/nightwarrant/nightwarrant/authority/canonical"
+)
+
+// How an assertion is tied to a key (mission A3).
+const (
+	BindFirstKey = "first_key" // the first key that uses it owns it
+	BindCnf      = "cnf"       // its token names the key's thumbprint
+	BindNone     = "none"      // waived; shows in the compliance report
+)
+
+const (
+	defaultCallMS = 60_000
+	maxCallMS     = 600_000
+	dayS          = 24 * 3600
+)
+
+// AttestationProfile is one exact way to prove a workload. Claims maps an RFC
+// 6901 JSON pointer into the assertion to the string, integer or bool that must
+// stand there. MaxLifetimeS bounds exp − iat of the assertion, in seconds.
+type AttestationProfile struct {
+	Header
+	Issuer       string         `json:"issuer"`
+	Subject      string         `json:"subject"`
+	Claims       map[string]any `json:"claims,omitempty"`
+	Binding      string         `json:"binding"`
+	MaxLifetimeS int64          `json:"max_lifetime_s"`
+}
+
+// Validate checks the profile by itself.
+func (p *AttestationProfile) Validate() error {
+	return first(
+		p.check(KindProfile),
+		issuer("issuer", p.Issuer),
+		exact("subject", p.Subject),
+		claims(p.Claims),
+		oneOf("binding", p.Binding, BindFirstKey, BindCnf, BindNone),
+		between("max_lifetime_s", p.MaxLifetimeS, 1, dayS),
+	)
+}
+
+var pointerForm = regexp.MustCompile(`^(?:/(?:[!-.0-}]|~[01]){1,128}){1,8}$`)
+
+func claims(wanted map[string]any) error {
+	if len(wanted) > maxList {
+		return wrong("claims", "must have at most %d members", maxList)
+	}
+	for pointer, value := range wanted {
+		field := fmt.Sprintf("claims[%.80q]", pointer)
+		if !pointerForm.MatchString(pointer) {
+			return wrong(field, "must be named by a JSON pointer such as /kubernetes.io/namespace")
+		}
+		switch v := value.(type) {
+		case bool:
+		case string:
+			if err := exact(field, v); err != nil {
+				return err
+			}
+		case int64:
+			if err := between(field, v, -canonical.MaxInt, canonical.MaxInt); err != nil {
+				return err
+			}
+		default:
+			return wrong(field, "must be a string, an integer or a bool")
+		}
+	}
+	return nil
+}
+
+// Client is a registered product whose workloads run tasks.
+type Client struct {
+	Header
+	Title string `json:"title"`
+}
+
+// Validate checks the client by itself.
+func (c *Client) Validate() error {
+	return first(c.check(KindClient), title("title", c.Title))
+}
+
+// Guard is the component in front of a resource. Catalogue is the kind of its
+// action catalogue; URI its origin and path, which is the audience of its
+// effect capabilities. Provable says that it has a ledger which proves whether
+// an effect happened. MaxCallMS bounds one call to its destination.
+type Guard struct {
+	Header
+	Title     string `json:"title"`
+	Catalogue string `json:"catalogue"`
+	URI       string `json:"uri"`
+	Profile   string `json:"profile"`
+	Provable  bool   `json:"provable"`
+	MaxCallMS int64  `json:"max_call_ms"`
+}
+
+// Validate checks the guard by itself. That its origin is not the authority's
+// is for the caller, who knows that one.
+func (g *Guard) Validate() error {
+	return first(
+		g.check(KindGuard),
+		title("title", g.Title),
+		oneOf("catalogue", g.Catalogue, "postgres", "http", "model"),
+		guardURI("uri", g.URI),
+		name("profile", g.Profile),
+		between("max_call_ms", g.MaxCallMS, 1, maxCallMS),
+	)
+}
+
+// Reporter is a component that reports the health of capability families.
+type Reporter struct {
+	Header
+	Title    string   `json:"title"`
+	Profile  string   `json:"profile"`
+	Families []string `json:"families"`
+}
+
+// Validate checks the reporter by itself.
+func (r *Reporter) Validate() error {
+	return first(
+		r.check(KindReporter),
+		title("title", r.Title),
+		name("profile", r.Profile),
+		names("families", r.Families, 1),
+	)
+}
+
+// Product is the component of an application whose tasks run. It may also
+// report families.
+type Product struct {
+	Header
+	Title    string   `json:"title"`
+	Profile  string   `json:"profile"`
+	Families []string `json:"families,omitempty"`
+}
+
+// Validate checks the product by itself.
+func (p *Product) Validate() error {
+	return first(
+		p.check(KindProduct),
+		title("title", p.Title),
+		name("profile", p.Profile),
+		names("families", p.Families, 0),
+	)
+}
