@@ -1,0 +1,95 @@
+// Package attestation verifies workload assertions: projected tokens of
+// Kubernetes service accounts, SPIFFE JWT-SVIDs and tokens of other OpenID
+// Connect issuers, presented as client authentication (RFC 7523 §3). An
+// assertion proves which workload is calling and nothing else (mission A2).
+package attestation
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/nightwarrant/nightwarrant/authority/canonical"
+	"github.com/nightwarrant/nightwarrant/authority/capability"
+	"github.com/nightwarrant/nightwarrant/internal/jwks"
+)
+
+// DefaultMaxLifetime bounds exp − iat where nothing lower is configured.
+const DefaultMaxLifetime = 24 * time.Hour
+
+// Assertion is a verified workload assertion. It authorises nothing: a Profile
+// says which role's workload it may be, and a key must own it.
+type Assertion struct {
+	Issuer, Subject, Audience string
+	IssuedAt, Expires         time.Time
+	Claims                    map[string]any // all claims, numbers as json.Number; not to be changed
+	// Digest names the assertion, for the key that owns it. It covers what the
+	// issuer signed and not the signature, which anybody can rewrite (ECDSA).
+	Digest [32]byte
+	JKT    *capability.Thumbprint // cnf.jkt; nil when the token names no key
+}
+
+// SPIFFE tells whether the subject is a SPIFFE id.
+func (a Assertion) SPIFFE() bool { return strings.HasPrefix(a.Subject, "spiffe://") }
+
+// Config configures a Verifier.
+type Config struct {
+	Keys *jwks.Cache
+	// Audience is the one audience that assertions must have: our issuer
+	// identifier (draft-ietf-oauth-rfc7523bis).
+	Audience    string
+	MaxLifetime time.Duration // of exp − iat; zero means DefaultMaxLifetime, more is refused
+}
+
+// Verifier verifies workload assertions. It is safe for concurrent use.
+type Verifier struct {
+	keys   *jwks.Cache
+	expect jwks.Expect
+}
+
+// New refuses a configuration under which foreign tokens would pass: an empty
+// audience, an API server's own, or one that an issuer may give by default.
+func New(cfg Config) (*Verifier, error) {
+	if cfg.MaxLifetime == 0 {
+		cfg.MaxLifetime = DefaultMaxLifetime
+	}
+	if cfg.Keys == nil || cfg.MaxLifetime < 0 || cfg.MaxLifetime > DefaultMaxLifetime {
+		return nil, errors.New("attestation: keys and a lifetime of at most 24 h are required")
+	}
+	if err := checkAudience(cfg.Audience, cfg.Keys.Issuers()); err != nil {
+		return nil, err
+	}
+	return &Verifier{keys: cfg.Keys, expect: jwks.Expect{Audience: cfg.Audience, MaxLifetime: cfg.MaxLifetime}}, nil
+}
+
+func checkAudience(audience string, issuers []string) error {
+	if strings.TrimSpace(audience) == "" {
+		return errors.New("attestation: the audience is empty; every token would pass")
+	}
+	_, host, _ := strings.Cut(strings.ToLower(audience), "://")
+	if strings.HasPrefix(host, "kubernetes.default") {
+		return errors.New("attestation: the audience is the Kubernetes API server's; every pod would pass")
+	}
+	for _, i := range issuers {
+		if strings.EqualFold(strings.TrimRight(i, "/"), strings.TrimRight(audience, "/")) {
+			return errors.New("attestation: the audience is an issuer's own name, which it gives to tokens by default")
+		}
+	}
+	return nil
+}
+
+// Verify returns the assertion that a compact JWT makes. Every error is a
+// *Refusal; nothing is consumed.
+func (v *Verifier) Verify(ctx context.Context, compact string) (Assertion, error) {
+	t, err := v.keys.Verify(ctx, compact, v.expect)
+	if err != nil {
+		return Assertion{}, refuse(err)
+	}
+	return Assertion{
+		Issuer: t.Issuer, Subject: t.Subject, Audience: t.Audience,
+		IssuedAt: t.IssuedAt, Expires: t.Expires, Claims: t.Claims,
+		Digest: canonical.Digest(canonical.DomainAssertion, []byte(t.Signed)),
+		JKT:    (*capability.Thumbprint)(t.JKT),
+	}, nil
+}

@@ -1,0 +1,164 @@
+// Package principal makes principals. FromEnvelope is the only constructor: a
+// member's or an operator's identity comes from the platform envelope and from
+// nothing else (mission B1).
+package principal
+
+import (
+	"context"
+	"errors"
+	"net/mail"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nightwarrant/nightwarrant/authority/canonical"
+	"github.com/nightwarrant/nightwarrant/authority/capability"
+	"github.com/nightwarrant/nightwarrant/internal/jwks"
+)
+
+const domainEnvelope = "nightwarrant/envelope/v1"
+
+// Principal is who is asking. The zero value is nobody.
+type Principal struct {
+	issuer, subject string
+	operator        bool
+	digest          [32]byte
+	expires         time.Time
+	jkt             *capability.Thumbprint
+}
+
+// IsNobody tells that no envelope stands behind this value.
+func (p Principal) IsNobody() bool { return p.subject == "" }
+
+// Member is the member reference of run-time tables: a digest of issuer and
+// pairwise subject. It is zero for nobody.
+func (p Principal) Member() [32]byte {
+	if p.IsNobody() {
+		return [32]byte{}
+	}
+	return canonical.Digest(canonical.DomainMember, []byte(p.issuer), []byte(p.subject))
+}
+
+// Issuer is the platform's identity provider.
+func (p Principal) Issuer() string { return p.issuer }
+
+// Subject is the provider's pairwise subject, which the directory knows too. It
+// is never an address.
+func (p Principal) Subject() string { return p.subject }
+
+// Operator tells whether the configuration names this principal as an operator.
+func (p Principal) Operator() bool { return p.operator }
+
+// Digest names the envelope, for audit and for refusing a replay.
+func (p Principal) Digest() [32]byte { return p.digest }
+
+// Expires is when the envelope is over, by exp or by its maximum age.
+func (p Principal) Expires() time.Time { return p.expires }
+
+// JKT is the key that the envelope names (cnf.jkt); nil when it names none.
+func (p Principal) JKT() *capability.Thumbprint {
+	if p.jkt == nil {
+		return nil
+	}
+	jkt := *p.jkt
+	return &jkt
+}
+
+// String names nobody: a principal is not for logs.
+func (p Principal) String() string { return "principal" }
+
+// GoString is String.
+func (p Principal) GoString() string { return p.String() }
+
+// OperatorRef names an operator by issuer and subject, both exact.
+type OperatorRef struct{ Issuer, Subject string }
+
+// Config configures Envelopes.
+type Config struct {
+	Keys      *jwks.Cache
+	Issuer    string        // the one issuer of envelopes, one of Keys'
+	Audience  string        // the one audience; never our issuer identifier, which workload assertions have
+	Own       string        // our issuer identifier
+	MaxAge    time.Duration // of now − iat; at most 12 h
+	Operators []OperatorRef
+}
+
+// Envelopes verifies platform envelopes. It is safe for concurrent use.
+type Envelopes struct {
+	cfg    Config
+	expect jwks.Expect
+}
+
+const maxAge = 12 * time.Hour
+
+// New validates the configuration; any error is a misconfiguration.
+func New(cfg Config) (*Envelopes, error) {
+	switch {
+	case cfg.Keys == nil || !slices.Contains(cfg.Keys.Issuers(), cfg.Issuer):
+		return nil, errors.New("principal: the envelope's issuer is not among those whose keys are fetched")
+	case strings.TrimSpace(cfg.Audience) == "" || cfg.Audience == cfg.Issuer:
+		return nil, errors.New("principal: the envelope's audience is empty or its issuer's own name")
+	case cfg.Own == "" || cfg.Audience == cfg.Own || cfg.Issuer == cfg.Own:
+		return nil, errors.New("principal: the envelope's issuer and audience must differ from our issuer")
+	case cfg.MaxAge <= 0 || cfg.MaxAge > maxAge:
+		return nil, errors.New("principal: the envelope's maximum age must be between 0 and 12 h")
+	}
+	for _, o := range cfg.Operators {
+		if o.Issuer != cfg.Issuer || o.Subject == "" {
+			return nil, errors.New("principal: an operator must be named by the envelope's issuer and a subject")
+		}
+	}
+	expect := jwks.Expect{Audience: cfg.Audience, MaxLifetime: maxAge, MaxAge: cfg.MaxAge}
+	return &Envelopes{cfg: cfg, expect: expect}, nil
+}
+
+// FromEnvelope returns whom a platform envelope names. Every error is a
+// *Refusal, and with it comes nobody.
+func (e *Envelopes) FromEnvelope(ctx context.Context, token string) (Principal, error) {
+	if token == "" {
+		return Principal{}, &Refusal{Reason: Missing}
+	}
+	t, err := e.cfg.Keys.Verify(ctx, token, e.expect)
+	if err != nil {
+		return Principal{}, refuse(err)
+	}
+	if reason := e.judge(t); reason != "" {
+		return Principal{}, &Refusal{Reason: reason}
+	}
+	p := Principal{
+		issuer: t.Issuer, subject: t.Subject, expires: t.Expires,
+		digest: canonical.Digest(domainEnvelope, []byte(t.Signed)),
+		jkt:    (*capability.Thumbprint)(t.JKT),
+	}
+	if old := t.IssuedAt.Add(e.cfg.MaxAge); old.Before(p.expires) {
+		p.expires = old
+	}
+	p.operator = slices.Contains(e.cfg.Operators, OperatorRef{Issuer: t.Issuer, Subject: t.Subject})
+	return p, nil
+}
+
+// judge holds a verified token against what makes it an envelope. The address
+// proves that a member stands behind the subject; it is looked at and dropped.
+func (e *Envelopes) judge(t jwks.Token) Reason {
+	email, _ := t.Claims["email"].(string)
+	switch {
+	case t.Issuer != e.cfg.Issuer:
+		return UntrustedIssuer
+	case t.ID == "":
+		return WithoutID
+	case !looksLikeEmail(email):
+		return WithoutEmail
+	case looksLikeEmail(t.Subject):
+		return SubjectIsEmail
+	}
+	return ""
+}
+
+// looksLikeEmail takes one bare address (RFC 5322 §3.4.1) with a domain.
+func looksLikeEmail(s string) bool {
+	if len(s) > 254 {
+		return false
+	}
+	a, err := mail.ParseAddress(s)
+	return err == nil && a.Address == s && a.Name == "" && !strings.HasSuffix(s, "@")
+}

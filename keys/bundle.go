@@ -1,0 +1,148 @@
+// Package keys owns the cluster's one key bundle: its identity, the signing key
+// handle, the nonce key, a provenance record and the keys before and after
+// (mission A11–A13, B13). A bundle is made once by Init and opened by every
+// replica; nothing here repairs, fetches or replaces material.
+//
+// Secrets live in closures, so that no printer, encoder or logger can walk into
+// them.
+package keys
+
+import (
+	"crypto/ecdsa"
+	"crypto/hmac"
+	"crypto/rand"
+	"slices"
+
+	"github.com/nightwarrant/nightwarrant/authority/canonical"
+)
+
+const (
+	domainBundleSign  = "nightwarrant/bundle-challenge/v1"
+	domainBundleMAC   = "nightwarrant/bundle-mac/v1"
+	domainNonceCheck  = "nightwarrant/nonce-check/v1"
+	domainProvenance  = "nightwarrant/provenance/v1"
+	domainNonce       = "nightwarrant/nonce/v1"
+	domainNonceTarget = "nightwarrant/nonce-audience/v1"
+)
+
+// Identity is the public identity of a bundle, and all of it that a database
+// may hold.
+type Identity struct {
+	ClusterID        [16]byte
+	Generation       int64  // ≥ 1
+	KID              string // RFC 7638 thumbprint of the public key, base64url, 43 characters
+	PublicKey        *ecdsa.PublicKey
+	NonceCheck       [32]byte // HMAC of a fixed label under the nonce key
+	ProvenanceDigest [32]byte
+}
+
+// MaterialError says that key material is absent, changed or not the registered
+// one. It is never repaired: the process exits with code 78 and the sentence (B13).
+type MaterialError struct {
+	Sentence string // bounded; never holds material
+	cause    error
+}
+
+func (e *MaterialError) Error() string { return e.Sentence }
+
+// Unwrap is the cause, for logs.
+func (e *MaterialError) Unwrap() error { return e.cause }
+
+func material(sentence string, cause error) *MaterialError {
+	return &MaterialError{Sentence: sentence, cause: cause}
+}
+
+// Bundle is an opened key bundle. It is safe for concurrent use.
+type Bundle struct {
+	identity Identity
+	known    []verificationKey // current first, then the others by falling generation
+	jwks     []byte
+	signer   *Signer
+	nonces   []macKey // the first mints, all are accepted
+}
+
+type verificationKey struct {
+	kid        string
+	generation int64
+	public     *ecdsa.PublicKey
+}
+
+// Identity is what the database stores of this bundle.
+func (b *Bundle) Identity() Identity { return b.identity }
+
+// Signer signs with the current key; it is a capability.Signer.
+func (b *Bundle) Signer() *Signer { return b.signer }
+
+// JWKS is the published key set (RFC 7517), byte-equal on all replicas: current,
+// next and previous verification keys with the generation of each. The caller
+// must not change it.
+func (b *Bundle) JWKS() []byte { return b.jwks }
+
+// Key returns the verification key of that name and its generation; it makes a
+// Bundle a capability.KeySet.
+func (b *Bundle) Key(kid string) (*ecdsa.PublicKey, int64, bool) {
+	i := slices.IndexFunc(b.known, func(k verificationKey) bool { return k.kid == kid })
+	if i < 0 {
+		return nil, 0, false
+	}
+	return b.known[i].public, b.known[i].generation, true
+}
+
+// Nonces mints and opens nonces under this bundle's nonce keys.
+func (b *Bundle) Nonces() *Nonces { return newNonces(b.nonces) }
+
+// Challenge proves possession of the signing key and the nonce key. What is
+// signed can be no JWS signing input: it contains a zero byte.
+func (b *Bundle) Challenge(challenge [32]byte) (sig [64]byte, mac [32]byte, err error) {
+	if sig, err = b.signer.SignES256(challengeDigest(b.identity, challenge)); err != nil {
+		return sig, mac, err
+	}
+	return sig, b.nonces[0](labelled(domainBundleMAC, challenge[:])), nil
+}
+
+// VerifyChallenge checks a proof of possession against this bundle: its maker
+// holds the same signing key and the same nonce key.
+func (b *Bundle) VerifyChallenge(challenge [32]byte, sig [64]byte, mac [32]byte) error {
+	digest := challengeDigest(b.identity, challenge)
+	want := b.nonces[0](labelled(domainBundleMAC, challenge[:]))
+	if !verifyES256(b.identity.PublicKey, digest, sig) || !hmac.Equal(mac[:], want[:]) {
+		return material("the proof of possession was made with another key bundle", nil)
+	}
+	return nil
+}
+
+// Prove holds this bundle against the registered identity, and proves by a
+// signature over a fresh challenge that it holds that identity's private key.
+func (b *Bundle) Prove(registered Identity) error {
+	mine := b.identity
+	switch {
+	case mine.ClusterID != registered.ClusterID:
+		return material("the key bundle belongs to another cluster than the database", nil)
+	case mine.Generation != registered.Generation:
+		return material("the key bundle has another generation than the registered one", nil)
+	case mine.KID != registered.KID || registered.PublicKey == nil || !mine.PublicKey.Equal(registered.PublicKey):
+		return material("the key bundle's signing key is not the registered one", nil)
+	case !hmac.Equal(mine.NonceCheck[:], registered.NonceCheck[:]):
+		return material("the key bundle's nonce key is not the registered one", nil)
+	case mine.ProvenanceDigest != registered.ProvenanceDigest:
+		return material("the key bundle's provenance record is not the registered one", nil)
+	}
+	return b.proveFresh(registered.PublicKey)
+}
+
+func (b *Bundle) proveFresh(registered *ecdsa.PublicKey) error {
+	var challenge [32]byte
+	rand.Read(challenge[:])
+	sig, _, err := b.Challenge(challenge)
+	if err != nil {
+		return material("the key bundle cannot sign", err)
+	}
+	if !verifyES256(registered, challengeDigest(b.identity, challenge), sig) {
+		return material("the key bundle's signing key is not the registered one", nil)
+	}
+	return nil
+}
+
+func challengeDigest(i Identity, challenge [32]byte) [32]byte {
+	return canonical.Digest(domainBundleSign, i.ClusterID[:], challenge[:])
+}

@@ -1,0 +1,203 @@
+package keys
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/nightwarrant/nightwarrant/authority/canonical"
+	"github.com/nightwarrant/nightwarrant/authority/capability"
+)
+
+const formatVersion = 1
+
+// publicPart is bundle.json. It has one spelling only, its canonical form
+// (RFC 8785), and its digest is sealed beside the secrets.
+type publicPart struct {
+	Version          int        `json:"version"`
+	ClusterID        string     `json:"cluster_id"` // 16 bytes, base64url
+	Generation       int64      `json:"generation"`
+	KID              string     `json:"kid"`
+	Key              publicJWK  `json:"key"`
+	NonceCheck       string     `json:"nonce_check"` // 32 bytes, base64url
+	Provenance       provenance `json:"provenance"`
+	ProvenanceSHA256 string     `json:"provenance_sha256"` // base64url
+	Previous         []datedKey `json:"previous"`
+	Next             []datedKey `json:"next"` // at most one
+}
+
+// provenance says where a sealed bundle's keys come from. It is a statement,
+// not evidence: FIPS deployments need an external key (mission A13).
+type provenance struct {
+	Origin    string `json:"origin"`
+	Seal      string `json:"seal"`
+	CreatedAt string `json:"created_at"` // RFC 3339, UTC
+}
+
+type publicJWK struct {
+	KTY string `json:"kty"`
+	CRV string `json:"crv"`
+	X   string `json:"x"`
+	Y   string `json:"y"`
+}
+
+// datedKey is a verification key beside the current one.
+type datedKey struct {
+	Generation int64     `json:"generation"`
+	KID        string    `json:"kid"`
+	Key        publicJWK `json:"key"`
+}
+
+// secretPart is what secrets.age seals.
+type secretPart struct {
+	Version        int      `json:"version"`
+	ClusterID      string   `json:"cluster_id"`
+	Generation     int64    `json:"generation"`
+	PublicSHA256   string   `json:"public_sha256"`   // of bundle.json, base64url
+	SigningKey     string   `json:"signing_key"`     // P-256 scalar, 32 bytes, base64url
+	NonceKey       string   `json:"nonce_key"`       // 32 bytes, base64url
+	AcceptedNonces []string `json:"accepted_nonces"` // further nonce keys whose nonces are still, or already, good
+}
+
+var errFormat = errors.New("keys: malformed")
+
+func parsePublic(b []byte) (*publicPart, error) {
+	var p publicPart
+	if err := canonical.Decode(b, &p); err != nil {
+		return nil, err
+	}
+	if spelled, err := canonical.CanonicalizeValue(p); err != nil || !bytes.Equal(spelled, b) {
+		return nil, errFormat
+	}
+	if p.Version != formatVersion || p.Generation < 1 || len(p.Next) > 1 {
+		return nil, errFormat
+	}
+	return &p, nil
+}
+
+func (p *publicPart) identity() (Identity, error) {
+	id := Identity{Generation: p.Generation, KID: p.KID}
+	if !fill(id.ClusterID[:], p.ClusterID) || !fill(id.NonceCheck[:], p.NonceCheck) || !fill(id.ProvenanceDigest[:], p.ProvenanceSHA256) {
+		return Identity{}, errFormat
+	}
+	current, err := datedKey{Generation: p.Generation, KID: p.KID, Key: p.Key}.parse()
+	if err != nil {
+		return Identity{}, err
+	}
+	digest, err := p.Provenance.digest()
+	if err != nil || digest != id.ProvenanceDigest {
+		return Identity{}, errFormat
+	}
+	id.PublicKey = current.public
+	return id, nil
+}
+
+// verification lists the current key and the others; generations and kids are
+// unique, previous ones lie below the current generation and the next above.
+func (p *publicPart) verification() ([]verificationKey, error) {
+	all := []datedKey{{Generation: p.Generation, KID: p.KID, Key: p.Key}}
+	all = append(append(all, p.Next...), p.Previous...)
+	out := make([]verificationKey, 0, len(all))
+	for _, d := range all {
+		k, err := d.parse()
+		if err != nil || slices.ContainsFunc(out, k.clashes) {
+			return nil, errFormat
+		}
+		out = append(out, k)
+	}
+	for i, d := range all[1:] {
+		if isNext := i < len(p.Next); isNext != (d.Generation > p.Generation) || d.Generation < 1 {
+			return nil, errFormat
+		}
+	}
+	slices.SortStableFunc(out[1:], func(a, b verificationKey) int { return int(b.generation - a.generation) })
+	return out, nil
+}
+
+func (k verificationKey) clashes(o verificationKey) bool {
+	return k.kid == o.kid || k.generation == o.generation
+}
+
+func (d datedKey) parse() (verificationKey, error) {
+	var point [65]byte
+	point[0] = 4
+	if d.Key.KTY != "EC" || d.Key.CRV != "P-256" || !fill(point[1:33], d.Key.X) || !fill(point[33:], d.Key.Y) {
+		return verificationKey{}, errFormat
+	}
+	public, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), point[:])
+	if err != nil {
+		return verificationKey{}, errFormat
+	}
+	jkt, err := capability.JKT(public)
+	if err != nil || jkt.String() != d.KID {
+		return verificationKey{}, errFormat
+	}
+	return verificationKey{kid: d.KID, generation: d.Generation, public: public}, nil
+}
+
+func dated(generation int64, public *ecdsa.PublicKey) (datedKey, error) {
+	point, err := public.Bytes()
+	if err != nil {
+		return datedKey{}, errFormat
+	}
+	jkt, err := capability.JKT(public)
+	key := publicJWK{KTY: "EC", CRV: "P-256", X: encode(point[1:33]), Y: encode(point[33:])}
+	return datedKey{Generation: generation, KID: jkt.String(), Key: key}, err
+}
+
+func newProvenance(at time.Time) provenance {
+	return provenance{Origin: "generated_locally", Seal: "age-x25519", CreatedAt: at.UTC().Format(time.RFC3339)}
+}
+
+func (p provenance) digest() ([32]byte, error) {
+	spelled, err := canonical.CanonicalizeValue(p)
+	return canonical.Digest(domainProvenance, spelled), err
+}
+
+func publicDigest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return encode(sum[:])
+}
+
+func encode(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
+
+// fill reads exactly len(dst) bytes of base64url in their one spelling.
+func fill(dst []byte, s string) bool {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
+	return err == nil && len(b) == len(dst) && encode(b) == s && copy(dst, b) == len(dst)
+}
+
+type publishedKey struct {
+	Alg        string `json:"alg"`
+	CRV        string `json:"crv"`
+	Generation int64  `json:"generation"`
+	KID        string `json:"kid"`
+	KTY        string `json:"kty"`
+	Use        string `json:"use"`
+	X          string `json:"x"`
+	Y          string `json:"y"`
+}
+
+// publish spells the JWK set; the order of known and canonical JSON make it the
+// same bytes everywhere.
+func publish(known []verificationKey) ([]byte, error) {
+	set := struct {
+		Keys []publishedKey `json:"keys"`
+	}{}
+	for _, k := range known {
+		d, err := dated(k.generation, k.public)
+		if err != nil {
+			return nil, err
+		}
+		set.Keys = append(set.Keys, publishedKey{
+			Alg: "ES256", Use: "sig", KID: d.KID, Generation: d.Generation,
+			KTY: d.Key.KTY, CRV: d.Key.CRV, X: d.Key.X, Y: d.Key.Y,
+		})
+	}
+	return canonical.CanonicalizeValue(set)
+}

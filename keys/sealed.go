@@ -1,0 +1,204 @@
+package keys
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/hmac"
+	"crypto/rand"
+	"encoding/json"
+	"path/filepath"
+	"time"
+
+	"filippo.io/age"
+
+	"github.com/nightwarrant/nightwarrant/authority/canonical"
+)
+
+// Init makes a cluster's first bundle, generation 1, in dir, which must not
+// exist or be empty, sealed to the identity file's age identity (mode 0600,
+// outside dir; NewIdentity makes one). Every error is a *MaterialError.
+func Init(dir, identityFile string) (Identity, error) {
+	if err := checkOutside(dir, identityFile); err != nil {
+		return Identity{}, err
+	}
+	id, err := readIdentity(identityFile)
+	if err != nil {
+		return Identity{}, err
+	}
+	m, err := newMaterial()
+	if err != nil {
+		return Identity{}, material("the keys cannot be generated", err)
+	}
+	var cluster [16]byte
+	rand.Read(cluster[:])
+	p := publicPart{Version: formatVersion, ClusterID: encode(cluster[:]), Generation: 1, Previous: []datedKey{}, Next: []datedKey{}}
+	return m.write(dir, p, id.Recipient())
+}
+
+// sealedKeys is a bundle's private half on its way to the seal.
+type sealedKeys struct {
+	private  *ecdsa.PrivateKey
+	nonce    []byte
+	accepted [][]byte
+}
+
+func newMaterial() (*sealedKeys, error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	nonce := make([]byte, 32)
+	rand.Read(nonce)
+	return &sealedKeys{private: private, nonce: nonce}, nil
+}
+
+// write completes the public part with these keys and writes both parts.
+func (m *sealedKeys) write(dir string, p publicPart, to age.Recipient) (Identity, error) {
+	current, err := dated(p.Generation, &m.private.PublicKey)
+	if err != nil {
+		return Identity{}, material("the keys cannot be encoded", err)
+	}
+	p.KID, p.Key = current.KID, current.Key
+	check := nonceCheck(newMACKey(m.nonce))
+	p.NonceCheck = encode(check[:])
+	p.Provenance = newProvenance(time.Now())
+	digest, err := p.Provenance.digest()
+	if err != nil {
+		return Identity{}, material("the provenance record cannot be encoded", err)
+	}
+	p.ProvenanceSHA256 = encode(digest[:])
+	public, err := canonical.CanonicalizeValue(p)
+	if err != nil {
+		return Identity{}, material("the bundle cannot be encoded", err)
+	}
+	sealed, err := m.seal(p, public, to)
+	if err != nil {
+		return Identity{}, material("the bundle cannot be sealed", err)
+	}
+	if err := publishDir(dir, map[string][]byte{publicFile: public, secretsFile: sealed}); err != nil {
+		return Identity{}, err
+	}
+	return p.identity()
+}
+
+func (m *sealedKeys) seal(p publicPart, public []byte, to age.Recipient) ([]byte, error) {
+	scalar, err := m.private.Bytes()
+	if err != nil {
+		return nil, err
+	}
+	s := secretPart{
+		Version: formatVersion, ClusterID: p.ClusterID, Generation: p.Generation, PublicSHA256: publicDigest(public),
+		SigningKey: encode(scalar), NonceKey: encode(m.nonce), AcceptedNonces: []string{},
+	}
+	for _, k := range m.accepted {
+		s.AcceptedNonces = append(s.AcceptedNonces, encode(k))
+	}
+	plain, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	defer clear(plain)
+	return seal(plain, to)
+}
+
+// Open opens the bundle in dir with the age identity in identityFile. It checks
+// the files' modes, that the public part has its one spelling and is the one
+// that was sealed, and that the private keys are those of the public identity.
+// Every error is a *MaterialError: nothing is repaired (B13).
+func Open(dir, identityFile string) (*Bundle, error) {
+	if err := checkOutside(dir, identityFile); err != nil {
+		return nil, err
+	}
+	public, err := readGuarded(filepath.Join(dir, publicFile), noWriters)
+	if err != nil {
+		return nil, err
+	}
+	p, err := parsePublic(public)
+	if err != nil {
+		return nil, material("the bundle's public part is malformed", err)
+	}
+	s, err := openSecrets(dir, identityFile)
+	if err != nil {
+		return nil, err
+	}
+	if s.Version != p.Version || s.ClusterID != p.ClusterID || s.Generation != p.Generation || s.PublicSHA256 != publicDigest(public) {
+		return nil, material("the bundle's public part is not the one that was sealed", nil)
+	}
+	m, err := s.keys()
+	if err != nil {
+		return nil, material("the bundle's sealed part is malformed", err)
+	}
+	return assemble(p, m)
+}
+
+func openSecrets(dir, identityFile string) (*secretPart, error) {
+	sealed, err := readGuarded(filepath.Join(dir, secretsFile), noOtherAccess)
+	if err != nil {
+		return nil, err
+	}
+	id, err := readIdentity(identityFile)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := unseal(sealed, id)
+	if err != nil {
+		return nil, material("the identity does not open the bundle's seal", err)
+	}
+	defer clear(plain)
+	var s secretPart
+	if canonical.Decode(plain, &s) != nil {
+		return nil, material("the bundle's sealed part is malformed", nil)
+	}
+	return &s, nil
+}
+
+func (s *secretPart) keys() (*sealedKeys, error) {
+	m := &sealedKeys{nonce: make([]byte, 32)}
+	var scalar [32]byte
+	defer clear(scalar[:])
+	if !fill(scalar[:], s.SigningKey) || !fill(m.nonce, s.NonceKey) {
+		return nil, errFormat
+	}
+	for _, text := range s.AcceptedNonces {
+		k := make([]byte, 32)
+		if !fill(k, text) {
+			return nil, errFormat
+		}
+		m.accepted = append(m.accepted, k)
+	}
+	private, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), scalar[:])
+	if err != nil {
+		return nil, errFormat
+	}
+	m.private = private
+	return m, nil
+}
+
+// assemble holds the private half against the public one and makes the handles.
+func assemble(p *publicPart, m *sealedKeys) (*Bundle, error) {
+	id, err := p.identity()
+	if err != nil {
+		return nil, material("the bundle's public part is malformed", err)
+	}
+	if !id.PublicKey.Equal(&m.private.PublicKey) {
+		return nil, material("the sealed signing key is not the one of the bundle's public identity", nil)
+	}
+	nonces := []macKey{newMACKey(m.nonce)}
+	if check := nonceCheck(nonces[0]); !hmac.Equal(check[:], id.NonceCheck[:]) {
+		return nil, material("the sealed nonce key is not the one of the bundle's public identity", nil)
+	}
+	for _, k := range m.accepted {
+		nonces = append(nonces, newMACKey(k))
+	}
+	known, err := p.verification()
+	if err != nil {
+		return nil, material("the bundle's verification keys are malformed", err)
+	}
+	jwks, err := publish(known)
+	if err != nil {
+		return nil, material("the bundle's verification keys cannot be published", err)
+	}
+	return &Bundle{identity: id, known: known, jwks: jwks, signer: newSigner(id.KID, m.private), nonces: nonces}, nil
+}
+
+func nonceCheck(k macKey) [32]byte { return k(labelled(domainNonceCheck, nil)) }
