@@ -1,0 +1,139 @@
+// Package pg opens the pool to PostgreSQL and tells the outcome of a statement
+// that is one whole transaction: committed, not applied or ambiguous.
+package pg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	minServer       = 150000 // server_version_num
+	defaultMaxConns = 12
+	defaultName     = "nightwarrant"
+	connectTimeout  = 3 * time.Second
+	pingTimeout     = time.Second
+	connLifetime    = 30 * time.Minute
+	connIdle        = 5 * time.Minute
+	statementCache  = 256 // prepared statements a connection
+)
+
+// ErrUnsuitable says that the server answers but must not be used; asking again
+// does not help.
+var ErrUnsuitable = errors.New("the database is unsuitable")
+
+// Config says how to reach the database. It holds the password and does not print it.
+type Config struct {
+	URL      string // postgres://…, with the password
+	MaxConns int32  // 0 means 12
+	Name     string // application_name; empty means nightwarrant
+}
+
+// Format hides the URL from every verb of fmt.
+func (c Config) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "pg.Config(%s)", c.Name) }
+
+// LogValue hides the URL from slog.
+func (c Config) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(c)) }
+
+// MarshalJSON hides the URL from JSON.
+func (c Config) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, "%q", fmt.Sprint(c)), nil }
+
+// Open connects once and returns the pool. Every connection, now and later, is
+// refused (ErrUnsuitable) unless the server is a primary of version 15 or newer
+// whose default isolation is read committed (P3) and whose commits are
+// synchronous. An error that does not wrap ErrUnsuitable may heal.
+func Open(ctx context.Context, c Config) (*pgxpool.Pool, error) {
+	config, err := poolConfig(c)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("opening the database: %w", err)
+	}
+	return pool, nil
+}
+
+func poolConfig(c Config) (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig(c.URL)
+	if err != nil {
+		return nil, fmt.Errorf("%w: its URL cannot be read", ErrUnsuitable) // pgx's text may quote the password
+	}
+	config.MaxConns = orDefault(c.MaxConns, defaultMaxConns)
+	config.MaxConnLifetime = connLifetime
+	config.MaxConnLifetimeJitter = connLifetime / 10
+	config.MaxConnIdleTime = connIdle
+	config.PingTimeout = pingTimeout
+	config.BeforeConnect = neverCancel
+	config.AfterConnect = assertSuitable
+	config.ConnConfig.ConnectTimeout = connectTimeout
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
+	config.ConnConfig.StatementCacheCapacity = statementCache
+	config.ConnConfig.RuntimeParams["application_name"] = orDefault(c.Name, defaultName)
+	return config, nil
+}
+
+func orDefault[T comparable](value, otherwise T) T {
+	var zero T
+	if value == zero {
+		return otherwise
+	}
+	return value
+}
+
+// neverCancel refuses the second connection that pgx opens to send a
+// CancelRequest when a deadline passes. On a COMMIT that waits for a standby a
+// cancel request makes the commit local only, and the standby never has it.
+func neverCancel(_ context.Context, c *pgx.ConnConfig) error {
+	var connected atomic.Bool
+	dial := c.DialFunc
+	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if connected.Load() {
+			return nil, errors.New("cancel requests are not sent")
+		}
+		return dial(ctx, network, address)
+	}
+	c.AfterConnect = func(context.Context, *pgconn.PgConn) error {
+		connected.Store(true)
+		return nil
+	}
+	return nil
+}
+
+const suitability = `SELECT current_setting('server_version_num')::int, current_setting('transaction_isolation'),
+	current_setting('synchronous_commit'), pg_is_in_recovery()`
+
+func assertSuitable(ctx context.Context, conn *pgx.Conn) error {
+	var version int
+	var isolation, commit string
+	var standby bool
+	if err := conn.QueryRow(ctx, suitability).Scan(&version, &isolation, &commit, &standby); err != nil {
+		return err
+	}
+	switch {
+	case version < minServer:
+		return fmt.Errorf("%w: PostgreSQL 15 or newer is needed, not %d", ErrUnsuitable, version/10000)
+	case isolation != "read committed":
+		return fmt.Errorf("%w: the role's transactions are %s, and must be read committed", ErrUnsuitable, isolation)
+	case commit == "off":
+		return fmt.Errorf("%w: synchronous_commit is off, so an acknowledged commit could be lost", ErrUnsuitable)
+	case standby:
+		return errors.New("the database is a standby, which a failover may change")
+	}
+	return nil
+}

@@ -1,0 +1,106 @@
+package teststack
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/nightwarrant/nightwarrant/internal/localstack"
+)
+
+const (
+	owner    = "nw_owner"
+	template = "nw_template"
+)
+
+// scratch trades durability for speed: these clusters outlive no test run. A
+// killed server loses nothing by it; only a power cut would.
+var scratch = map[string]string{
+	"fsync": "off", "full_page_writes": "off",
+	"max_connections": "200", "shared_buffers": "64MB", "max_wal_size": "512MB", "jit": "off",
+}
+
+// cluster is a running copy of the cached cluster.
+type cluster struct {
+	dir      *scratchDir
+	postgres *localstack.Postgres
+	password string // of the owner and of every process role
+}
+
+// startCluster copies the cached cluster, which it makes when there is none for
+// this server and these migrations, and starts the copy.
+func startCluster(ctx context.Context) (*cluster, error) {
+	dir, err := copyCached(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &cluster{dir: dir, password: rand.Text()}
+	c.postgres, err = localstack.StartPostgres(ctx, localstack.PostgresOptions{Dir: dir.path, Settings: scratch})
+	if err != nil {
+		return nil, errors.Join(err, dir.remove())
+	}
+	if err := execute(ctx, c.postgres, fmt.Sprintf(setPasswords, c.password)); err != nil {
+		return nil, errors.Join(err, c.stop())
+	}
+	return c, nil
+}
+
+// setPasswords lets the roles log in: the migrations make them without a password.
+const setPasswords = `DO $$ DECLARE r text; BEGIN
+	FOR r IN SELECT rolname FROM pg_roles WHERE rolname LIKE 'nw\_%%' AND rolcanlogin LOOP
+		EXECUTE format('ALTER ROLE %%I PASSWORD %%L', r, '%s');
+	END LOOP; END $$`
+
+func (c *cluster) stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
+	defer cancel()
+	return errors.Join(c.postgres.Stop(ctx), c.dir.remove())
+}
+
+func (c *cluster) admin(statement string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
+	defer cancel()
+	return execute(ctx, c.postgres, statement)
+}
+
+// buildTemplate makes a cluster in dir that holds the migrated template, and
+// stops it. The migrations run as an owner who is no superuser.
+func buildTemplate(ctx context.Context, dir string) error {
+	p, err := localstack.StartPostgres(ctx, localstack.PostgresOptions{Dir: dir, Settings: scratch})
+	if err != nil {
+		return err
+	}
+	return errors.Join(migrateTemplate(ctx, p), p.Stop(ctx))
+}
+
+func migrateTemplate(ctx context.Context, p *localstack.Postgres) error {
+	password := rand.Text()
+	err := execute(ctx, p,
+		fmt.Sprintf("CREATE ROLE %s LOGIN CREATEROLE PASSWORD '%s'", owner, password),
+		fmt.Sprintf("CREATE DATABASE %s OWNER %s", template, owner))
+	if err != nil {
+		return err
+	}
+	if err := migrate(ctx, p.URL(owner, password, template)); err != nil {
+		return fmt.Errorf("migrating the template: %w", err)
+	}
+	// Nobody connects to the template any more, so that it can always be cloned.
+	return execute(ctx, p, "ALTER DATABASE "+template+" WITH IS_TEMPLATE true ALLOW_CONNECTIONS false")
+}
+
+// execute runs statements as the superuser on a connection of its own.
+func execute(ctx context.Context, p *localstack.Postgres, statements ...string) error {
+	conn, err := pgx.Connect(ctx, p.AdminURL("postgres"))
+	if err != nil {
+		return err
+	}
+	for _, statement := range statements {
+		if _, err = conn.Exec(ctx, statement); err != nil {
+			break
+		}
+	}
+	return errors.Join(err, conn.Close(ctx))
+}

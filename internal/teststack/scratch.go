@@ -1,0 +1,84 @@
+package teststack
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// scratchDir is a directory of one running cluster. Its lock file is locked for
+// as long as the test binary lives, however that ends.
+type scratchDir struct {
+	path string
+	lock *os.File
+}
+
+// newScratch makes one. Its caller holds the cache's lock, so nobody takes it
+// for abandoned before it is locked.
+func newScratch() (*scratchDir, error) {
+	path, err := os.MkdirTemp("", scratchPrefix)
+	if err != nil {
+		return nil, err
+	}
+	lock, err := lockFile(path+inUse, syscall.LOCK_NB)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(path))
+	}
+	return &scratchDir{path: path, lock: lock}, nil
+}
+
+// inUse ends the name of a directory's lock file, which stands beside it.
+const inUse = ".inuse"
+
+func (d *scratchDir) remove() error {
+	return errors.Join(os.RemoveAll(d.path), os.Remove(d.path+inUse), d.lock.Close())
+}
+
+func copyScratch(ctx context.Context, from string) (*scratchDir, error) {
+	dir, err := newScratch()
+	if err != nil {
+		return nil, err
+	}
+	if err := copyInto(ctx, from, dir.path); err != nil {
+		return nil, errors.Join(err, dir.remove())
+	}
+	return dir, nil
+}
+
+// removeAbandoned removes the directories of test binaries that were killed.
+// Other users' directories cannot be locked by us and stay.
+func removeAbandoned() {
+	locks, _ := filepath.Glob(filepath.Join(os.TempDir(), scratchPrefix+"*"+inUse))
+	for _, path := range locks {
+		lock, err := lockFile(path, syscall.LOCK_NB)
+		if err != nil {
+			continue
+		}
+		dir := &scratchDir{path: path[:len(path)-len(inUse)], lock: lock}
+		_ = dir.remove()
+	}
+}
+
+// lockFile takes an exclusive lock, at once or not at all with LOCK_NB.
+func lockFile(path string, flag int) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|flag); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// modified is the zero time for what is not there.
+func modified(path string) time.Time {
+	info, err := os.Stat(path)
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}

@@ -1,0 +1,176 @@
+// Package teststack gives each test a migrated PostgreSQL database of its own
+// and, when asked, a NATS server. One scratch cluster serves all tests of a test
+// binary; it is a copy of a cached one, so that starting it costs a copy.
+//
+// A package that uses it has
+//
+//	func TestMain(m *testing.M) { teststack.Main(m) }
+package teststack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/nightwarrant/nightwarrant/internal/localstack"
+	"github.com/nightwarrant/nightwarrant/internal/pg"
+)
+
+// Names for DB.URL and DB.Pool beside the process roles nw_authority,
+// nw_scheduler and nw_operator.
+const (
+	Owner     = "owner"     // owns the schema, ran the migrations, is no superuser
+	Superuser = "superuser" // kills backends, reads everything
+)
+
+const (
+	startTimeout = 2 * time.Minute // a first start builds the cached cluster
+	stepTimeout  = 30 * time.Second
+)
+
+// shared is the cluster of this test binary, started by the first test that asks.
+var shared struct {
+	sync.Mutex
+	cluster *cluster
+	err     error
+}
+
+// Main runs the tests of a package, stops the shared cluster and fails when a
+// goroutine is left over. options excuse goroutines that nobody can stop.
+func Main(m *testing.M, options ...goleak.Option) {
+	code := m.Run()
+	if err := errors.Join(stopShared(), goleak.Find(options...)); err != nil {
+		fmt.Fprintln(os.Stderr, "teststack:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+func stopShared() error {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.cluster == nil {
+		return nil
+	}
+	return shared.cluster.stop()
+}
+
+func sharedCluster() (*cluster, error) {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.cluster == nil && shared.err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+		defer cancel()
+		shared.cluster, shared.err = startCluster(ctx)
+	}
+	return shared.cluster, shared.err
+}
+
+// DB is one test's database.
+type DB struct {
+	Name     string
+	Postgres *localstack.Postgres // the cluster: never stop it unless it is the test's own
+	cluster  *cluster
+}
+
+// Database makes a database of its own for t, cloned from the migrated template
+// and dropped when t ends. It skips t when PostgreSQL is not installed, and
+// fails it when CI=true.
+func Database(t testing.TB) *DB {
+	t.Helper()
+	c, err := sharedCluster()
+	requireCluster(t, err)
+	db := c.database(t)
+	t.Cleanup(func() { require.NoError(t, c.admin("DROP DATABASE "+db.Name+" WITH (FORCE)")) })
+	return db
+}
+
+// OwnCluster is Database on a cluster that no other test uses, which t may
+// kill, stop and restart.
+func OwnCluster(t testing.TB) *DB {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	c, err := startCluster(ctx)
+	requireCluster(t, err)
+	t.Cleanup(func() { require.NoError(t, c.stop()) })
+	return c.database(t)
+}
+
+func requireCluster(t testing.TB, err error) {
+	t.Helper()
+	if errors.Is(err, localstack.ErrNoPostgres) && os.Getenv("CI") != "true" {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+}
+
+var databases atomic.Int64
+
+func (c *cluster) database(t testing.TB) *DB {
+	t.Helper()
+	db := &DB{Name: fmt.Sprintf("t%d", databases.Add(1)), Postgres: c.postgres, cluster: c}
+	require.NoError(t, c.admin("CREATE DATABASE "+db.Name+" TEMPLATE "+template+" OWNER "+owner))
+	return db
+}
+
+// URL is the database's URL for a role.
+func (db *DB) URL(role string) string {
+	switch role {
+	case Superuser:
+		return db.Postgres.AdminURL(db.Name)
+	case Owner:
+		role = owner
+	}
+	return db.Postgres.URL(role, db.cluster.password, db.Name)
+}
+
+// Pool is a pool as production opens it, closed when t ends.
+func (db *DB) Pool(t testing.TB, role string) *pgxpool.Pool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
+	defer cancel()
+	pool, err := pg.Open(ctx, pg.Config{URL: db.URL(role), Name: "test"})
+	require.NoError(t, err)
+	t.Cleanup(func() { closePool(t, pool) })
+	return pool
+}
+
+// closePool fails t instead of waiting for ever for a connection that t kept.
+func closePool(t testing.TB, pool *pgxpool.Pool) {
+	closed := make(chan struct{})
+	go func() {
+		pool.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(stepTimeout):
+		t.Error("the test kept a connection of its pool")
+	}
+}
+
+// Admin is the NATS user that may do everything.
+const Admin = "admin"
+
+// NATS starts a server for t with the user Admin and the given ones, and stops
+// it when t ends.
+func NATS(t testing.TB, users ...localstack.NATSUser) *localstack.NATS {
+	t.Helper()
+	all := localstack.NATSUser{Name: Admin, Publish: []string{">"}, Subscribe: []string{">"}}
+	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
+	defer cancel()
+	nats, err := localstack.StartNATS(ctx, localstack.NATSOptions{Dir: t.TempDir(), Users: append(users, all)})
+	require.NoError(t, err)
+	t.Cleanup(nats.Stop)
+	return nats
+}
