@@ -128,10 +128,8 @@ func (s *scanner) space() {
 
 func (s *scanner) value() error {
 	switch c := s.peek(); c {
-	case '{':
-		return s.nested(s.object)
-	case '[':
-		return s.nested(s.array)
+	case '{', '[':
+		return s.nested(c)
 	case '"':
 		_, err := s.text()
 		return err
@@ -149,12 +147,16 @@ func (s *scanner) value() error {
 	}
 }
 
-func (s *scanner) nested(body func() error) error {
+func (s *scanner) nested(opening byte) (err error) {
 	if s.depth++; s.depth > MaxDepth {
 		return s.fail("the document is nested too deeply")
 	}
 	s.pos++
-	err := body()
+	if opening == '{' {
+		err = s.object()
+	} else {
+		err = s.array()
+	}
 	s.depth--
 	return err
 }
@@ -391,7 +393,7 @@ func (s *scanner) number() error {
 	if s.peek() == '-' {
 		s.pos++
 	}
-	if c := s.peek(); c == '0' {
+	if s.peek() == '0' {
 		s.pos++
 	} else if !s.digits() {
 		return s.fail("not a JSON value")
