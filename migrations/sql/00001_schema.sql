@@ -1,0 +1,478 @@
+-- +goose Up
+-- The tables of the authority, with their invariants. Verbs come in the files after this one.
+--
+-- Two rules hold everywhere here:
+--   * run-time tables hold references, digests, states, numbers and times; text from outside stands in nw.documents only;
+--   * every column has a class, in its comment; a test reads the catalogue.
+
+-- +goose StatementBegin
+DO $$
+DECLARE r text;
+BEGIN
+  -- The owner of everything here. Nobody logs in as it.
+  BEGIN
+    CREATE ROLE nw_owner NOLOGIN;
+  EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
+  END;
+  -- One database role per process role. They own nothing and read nothing: each may EXECUTE its verbs (00006_grants.sql).
+  FOREACH r IN ARRAY ARRAY['nw_authority', 'nw_scheduler', 'nw_operator'] LOOP
+    BEGIN
+      EXECUTE format('CREATE ROLE %I LOGIN', r);
+    EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
+    END;
+    EXECUTE format('ALTER ROLE %I SET default_transaction_isolation = ''read committed''', r);
+    EXECUTE format('ALTER ROLE %I SET lock_timeout = ''500ms''', r);
+    EXECUTE format('ALTER ROLE %I SET statement_timeout = ''1s''', r);
+    EXECUTE format('ALTER ROLE %I SET idle_in_transaction_session_timeout = ''250ms''', r);
+  END LOOP;
+END $$;
+-- +goose StatementEnd
+
+CREATE SCHEMA nw;
+REVOKE ALL ON SCHEMA nw FROM PUBLIC;
+
+-- Column classes --------------------------------------------------------------------------------------------------
+
+-- +goose StatementBegin
+CREATE FUNCTION nw.classify(p_table text, p_columns text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE line text; col text; class text;
+BEGIN
+  FOREACH line IN ARRAY string_to_array(p_columns, ',') LOOP
+    col := split_part(btrim(line, E' \n'), ' ', 1);
+    class := split_part(btrim(line, E' \n'), ' ', 2);
+    IF class NOT IN ('reference', 'digest', 'state', 'number', 'time', 'flag', 'public_key', 'document') THEN
+      RAISE EXCEPTION 'column %.% has no class', p_table, col;
+    END IF;
+    EXECUTE format('COMMENT ON COLUMN nw.%I.%I IS %L', p_table, col, class);
+  END LOOP;
+END $$;
+-- +goose StatementEnd
+
+-- Vocabularies ----------------------------------------------------------------------------------------------------
+
+-- Every verdict of every verb: `ok` or a refusal code of authority/api.
+CREATE DOMAIN nw.verdict AS text CHECK (VALUE IN (
+  'ok', 'invalid_request', 'not_found', 'forbidden', 'admission_closed', 'use_dpop_nonce', 'proof_replayed', 'wrong_key', 'invalid_dpop_proof', 'invalid_token',
+  'invalid_client', 'assertion_bound', 'invalid_envelope', 'unknown_member', 'invalid_target', 'invalid_grant', 'invalid_authorization_details', 'unsupported_grant_type',
+  'payload_too_large', 'unsupported_media_type', 'method_not_allowed', 'too_many_requests', 'unavailable', 'outcome_unknown', 'internal',
+  'unknown_run', 'run_ended', 'held', 'lease_lost', 'fence_stale', 'deadline_passed', 'authority_changed', 'readiness_changed', 'consent_ended',
+  'lane_uncertain', 'effects_in_flight', 'not_granted', 'approval_unavailable', 'limit_reached', 'effect_ambiguous', 'effect_in_flight', 'effect_key_conflict',
+  'effect_repeated', 'effect_lapsed', 'effect_mismatch', 'effect_already_admitted', 'effect_settled', 'attempt_mismatch', 'wrong_guard', 'too_late',
+  'boot_superseded', 'report_stale', 'unknown_family', 'invalid_document', 'revision_immutable', 'revision_stale', 'offer_changed', 'offer_ended', 'retired'));
+
+-- Everything that can be audited.
+CREATE DOMAIN nw.verb AS text CHECK (VALUE IN (
+  'register_keys', 'apply', 'retire', 'offer', 'consent', 'decline', 'revoke', 'cut_off', 'plan', 'publish', 'claim', 'renew', 'mint', 'admit', 'settle_effect',
+  'late_evidence', 'expire_effect', 'finding', 'settle_run', 'end_run', 'requeue', 'component', 'report', 'open', 'close', 'hold', 'release', 'refusals', 'present'));
+
+CREATE DOMAIN nw.family AS text CHECK (VALUE IN ('store', 'signing', 'nonces', 'queue', 'clock', 'audit', 'attestation', 'guards'));
+
+-- Why a report is bad or a decision closed.
+CREATE DOMAIN nw.reason AS text CHECK (VALUE IN (
+  'start', 'held', 'absent', 'stale', 'unhealthy', 'protocol', 'settings', 'unreachable', 'material', 'canary', 'skew', 'expired', 'good'));
+
+-- Documents -------------------------------------------------------------------------------------------------------
+
+-- One of the two tables that may hold text from outside: what operators wrote and what members agreed to, as canonical bytes.
+CREATE TABLE nw.documents (
+  digest     bytea PRIMARY KEY CHECK (octet_length(digest) = 32),
+  kind       text NOT NULL CHECK (kind IN ('attestation_profile', 'client', 'guard', 'reporter', 'product', 'workload_role', 'policy', 'task', 'consent')),
+  body       bytea NOT NULL CHECK (octet_length(body) BETWEEN 2 AND 65536),
+  created_at timestamptz NOT NULL DEFAULT clock_timestamp());
+SELECT nw.classify('documents', 'digest digest, kind state, body document, created_at time');
+
+-- The cluster's public identity (A11). Entered once by `keys register`; no process inserts it on its own.
+CREATE TABLE nw.authority_identity (
+  singleton     boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+  cluster       bytea NOT NULL CHECK (octet_length(cluster) = 16),
+  generation    bigint NOT NULL CHECK (generation > 0),
+  kid           bytea NOT NULL CHECK (octet_length(kid) = 32),
+  public_key    bytea NOT NULL CHECK (octet_length(public_key) = 65),
+  nonce_check   bytea NOT NULL CHECK (octet_length(nonce_check) = 32),
+  provenance    bytea NOT NULL CHECK (octet_length(provenance) = 32),
+  registered_at timestamptz NOT NULL DEFAULT clock_timestamp());
+SELECT nw.classify('authority_identity', 'singleton flag, cluster reference, generation number, kid digest, public_key public_key,
+  nonce_check digest, provenance digest, registered_at time');
+
+-- Registry --------------------------------------------------------------------------------------------------------
+
+-- Registered things are immutable at (kind, name, revision); they can only be retired.
+CREATE TABLE nw.registry (
+  id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  kind     text NOT NULL CHECK (kind IN ('attestation_profile', 'client', 'guard', 'reporter', 'product', 'workload_role', 'policy')),
+  name     bytea NOT NULL CHECK (octet_length(name) = 32),
+  revision bigint NOT NULL CHECK (revision > 0),
+  document bytea NOT NULL REFERENCES nw.documents,
+  state    text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'retired')),
+  UNIQUE (kind, name, revision));
+SELECT nw.classify('registry', 'id number, kind state, name digest, revision number, document digest, state state');
+
+-- Guards, reporters and products: whoever gets a component capability.
+CREATE TABLE nw.components (
+  id          bigint PRIMARY KEY REFERENCES nw.registry,
+  profile_id  bigint NOT NULL REFERENCES nw.registry,
+  uri         bytea CHECK (octet_length(uri) = 32),
+  provable    boolean NOT NULL DEFAULT false,
+  max_call_ms integer NOT NULL DEFAULT 60000 CHECK (max_call_ms BETWEEN 1 AND 600000));
+CREATE UNIQUE INDEX components_uri ON nw.components (uri);
+SELECT nw.classify('components', 'id number, profile_id number, uri digest, provable flag, max_call_ms number');
+
+CREATE TABLE nw.role_profiles (
+  role_id    bigint NOT NULL REFERENCES nw.registry,
+  profile_id bigint NOT NULL REFERENCES nw.registry,
+  PRIMARY KEY (role_id, profile_id));
+SELECT nw.classify('role_profiles', 'role_id number, profile_id number');
+
+-- Actions not listed do not exist (B5): a consent's grant has a foreign key into this list.
+CREATE TABLE nw.role_actions (
+  role_id  bigint NOT NULL REFERENCES nw.registry,
+  guard_id bigint NOT NULL REFERENCES nw.components,
+  action   bytea NOT NULL CHECK (octet_length(action) = 32),
+  PRIMARY KEY (role_id, guard_id, action));
+SELECT nw.classify('role_actions', 'role_id number, guard_id number, action digest');
+
+-- One opaque queue per workload role, whatever its revision.
+CREATE TABLE nw.role_queues (
+  name  bytea PRIMARY KEY CHECK (octet_length(name) = 32),
+  queue bytea NOT NULL UNIQUE CHECK (octet_length(queue) = 16));
+SELECT nw.classify('role_queues', 'name digest, queue reference');
+
+-- Tasks, offers, consents -----------------------------------------------------------------------------------------
+
+CREATE TABLE nw.tasks (
+  id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  ref       bytea NOT NULL UNIQUE CHECK (octet_length(ref) = 16),
+  name      bytea NOT NULL UNIQUE CHECK (octet_length(name) = 32),
+  client_id bigint NOT NULL REFERENCES nw.registry,
+  owner     bytea NOT NULL CHECK (octet_length(owner) = 32));
+CREATE INDEX tasks_owner ON nw.tasks (owner, id);
+SELECT nw.classify('tasks', 'id number, ref reference, name digest, client_id number, owner reference');
+
+CREATE TABLE nw.task_revisions (
+  task_id   bigint NOT NULL REFERENCES nw.tasks,
+  revision  bigint NOT NULL CHECK (revision > 0),
+  document  bytea NOT NULL REFERENCES nw.documents,
+  role_id   bigint NOT NULL REFERENCES nw.registry,
+  policy_id bigint NOT NULL REFERENCES nw.registry,
+  PRIMARY KEY (task_id, revision));
+SELECT nw.classify('task_revisions', 'task_id number, revision number, document digest, role_id number, policy_id number');
+
+CREATE TABLE nw.offers (
+  id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  ref           bytea NOT NULL UNIQUE CHECK (octet_length(ref) = 16),
+  task_id       bigint NOT NULL,
+  task_revision bigint NOT NULL,
+  member        bytea NOT NULL CHECK (octet_length(member) = 32),
+  digest        bytea NOT NULL REFERENCES nw.documents,
+  state         text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'accepted', 'declined', 'replaced')),
+  expires_at    timestamptz NOT NULL,
+  FOREIGN KEY (task_id, task_revision) REFERENCES nw.task_revisions);
+CREATE UNIQUE INDEX offers_one_open ON nw.offers (task_id) WHERE state = 'open';
+CREATE INDEX offers_member ON nw.offers (member, id);
+SELECT nw.classify('offers', 'id number, ref reference, task_id number, task_revision number, member reference, digest digest, state state, expires_at time');
+
+CREATE TABLE nw.consents (
+  id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  ref           bytea NOT NULL UNIQUE CHECK (octet_length(ref) = 16),
+  offer_id      bigint NOT NULL UNIQUE REFERENCES nw.offers,
+  task_id       bigint NOT NULL,
+  task_revision bigint NOT NULL,
+  member        bytea NOT NULL CHECK (octet_length(member) = 32),
+  client_id     bigint NOT NULL REFERENCES nw.registry,
+  role_id       bigint NOT NULL REFERENCES nw.registry,
+  policy_id     bigint NOT NULL REFERENCES nw.registry,
+  digest        bytea NOT NULL REFERENCES nw.documents,
+  dial          smallint NOT NULL CHECK (dial BETWEEN 0 AND 3),
+  run_limit_ms  bigint NOT NULL CHECK (run_limit_ms BETWEEN 1000 AND 604800000),
+  max_effects   integer NOT NULL CHECK (max_effects BETWEEN 0 AND 100000),
+  not_before    timestamptz NOT NULL,
+  expires_at    timestamptz NOT NULL CHECK (expires_at > not_before),
+  state         text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'superseded', 'revoked', 'expired')),
+  given_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+  FOREIGN KEY (task_id, task_revision) REFERENCES nw.task_revisions);
+CREATE UNIQUE INDEX consents_one_active ON nw.consents (task_id) WHERE state = 'active';
+CREATE INDEX consents_member ON nw.consents (member, id);
+SELECT nw.classify('consents', 'id number, ref reference, offer_id number, task_id number, task_revision number, member reference, client_id number, role_id number,
+  policy_id number, digest digest, dial number, run_limit_ms number, max_effects number, not_before time, expires_at time, state state, given_at time');
+
+CREATE TABLE nw.consent_grants (
+  consent_id bigint NOT NULL REFERENCES nw.consents,
+  role_id    bigint NOT NULL,
+  guard_id   bigint NOT NULL,
+  action     bytea NOT NULL,
+  resource   bytea NOT NULL CHECK (octet_length(resource) = 32),
+  risk       smallint NOT NULL CHECK (risk BETWEEN 1 AND 3),
+  max_amount bigint NOT NULL DEFAULT 0 CHECK (max_amount >= 0),
+  currency   bytea CHECK (octet_length(currency) = 32),
+  PRIMARY KEY (consent_id, guard_id, action, resource),
+  FOREIGN KEY (role_id, guard_id, action) REFERENCES nw.role_actions);
+SELECT nw.classify('consent_grants', 'consent_id number, role_id number, guard_id number, action digest, resource digest, risk number, max_amount number, currency digest');
+
+-- Lanes, schedules, slots, runs -----------------------------------------------------------------------------------
+
+-- Where fences are ordered: one lane per task. This row is what every admission locks first (P2).
+CREATE TABLE nw.lanes (
+  task_id          bigint PRIMARY KEY REFERENCES nw.tasks,
+  fence            bigint NOT NULL DEFAULT 0 CHECK (fence >= 0),
+  activation_epoch bigint NOT NULL DEFAULT 1 CHECK (activation_epoch > 0),
+  task_revision    bigint NOT NULL,
+  consent_id       bigint REFERENCES nw.consents,
+  uncertain_until  timestamptz NOT NULL DEFAULT '-infinity',
+  uncertain_effect bigint) WITH (fillfactor = 70);
+SELECT nw.classify('lanes', 'task_id number, fence number, activation_epoch number, task_revision number, consent_id number, uncertain_until time, uncertain_effect number');
+
+CREATE TABLE nw.schedules (
+  task_id bigint PRIMARY KEY REFERENCES nw.lanes,
+  next_at timestamptz NOT NULL,
+  zone    bytea NOT NULL CHECK (octet_length(zone) = 32)) WITH (fillfactor = 70);
+CREATE INDEX schedules_due ON nw.schedules (next_at);
+SELECT nw.classify('schedules', 'task_id number, next_at time, zone digest');
+
+CREATE TABLE nw.runs (
+  id               bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  ref              bytea NOT NULL UNIQUE CHECK (octet_length(ref) = 16),
+  task_id          bigint NOT NULL REFERENCES nw.lanes,
+  consent_id       bigint NOT NULL REFERENCES nw.consents,
+  role_id          bigint NOT NULL REFERENCES nw.registry,
+  nominal_at       timestamptz NOT NULL,
+  activation_epoch bigint NOT NULL,
+  deadline         timestamptz NOT NULL,
+  effects_left     integer NOT NULL CHECK (effects_left >= 0),
+  state            text NOT NULL DEFAULT 'queued' CHECK (state IN
+                   ('queued', 'claimed', 'waiting', 'ending', 'succeeded', 'failed', 'stopped_by_limit', 'expired', 'revoked', 'ambiguous')),
+  ending           text CHECK (ending IN ('lease_lost', 'failed', 'stopped_by_limit', 'expired', 'revoked', 'ambiguous')),
+  shortfall        text CHECK (shortfall IN ('approval', 'limit')),
+  fence            bigint NOT NULL DEFAULT 0,
+  readiness_epoch  bigint NOT NULL DEFAULT 0,
+  holder           bytea CHECK (octet_length(holder) = 32),
+  capability       bytea CHECK (octet_length(capability) = 32),
+  lease_until      timestamptz,
+  lease_ms         integer CHECK (lease_ms BETWEEN 2000 AND 60000),
+  inflight         smallint NOT NULL DEFAULT 0 CHECK (inflight >= 0),
+  created_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+  ended_at         timestamptz,
+  CHECK ((state = 'claimed') = (holder IS NOT NULL)),
+  CHECK ((state = 'claimed') = (lease_until IS NOT NULL)),
+  CHECK ((state = 'ending') = (ending IS NOT NULL)),
+  CHECK (inflight = 0 OR state IN ('claimed', 'ending')),
+  CHECK ((ended_at IS NOT NULL) = (state NOT IN ('queued', 'claimed', 'waiting', 'ending')))) WITH (fillfactor = 60);
+CREATE UNIQUE INDEX runs_one_live ON nw.runs (task_id) WHERE state IN ('queued', 'claimed', 'waiting', 'ending');
+CREATE INDEX runs_task ON nw.runs (task_id, id);
+SELECT nw.classify('runs', 'id number, ref reference, task_id number, consent_id number, role_id number, nominal_at time, activation_epoch number, deadline time,
+  effects_left number, state state, ending state, shortfall state, fence number, readiness_epoch number, holder digest, capability digest, lease_until time,
+  lease_ms number, inflight number, created_at time, ended_at time');
+
+-- Unique (task, nominal time) decides, leadership never.
+CREATE TABLE nw.slots (
+  task_id    bigint NOT NULL REFERENCES nw.lanes,
+  nominal_at timestamptz NOT NULL,
+  outcome    text NOT NULL CHECK (outcome IN ('run', 'skipped', 'coalesced')),
+  reason     text CHECK (reason IN ('missed', 'window', 'too_many', 'consent', 'failover')),
+  run_id     bigint REFERENCES nw.runs,
+  zone       bytea NOT NULL CHECK (octet_length(zone) = 32),
+  planned_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  PRIMARY KEY (task_id, nominal_at),
+  CHECK ((outcome = 'skipped') = (reason IS NOT NULL)),
+  CHECK ((outcome = 'skipped') = (run_id IS NULL)));
+CREATE UNIQUE INDEX slots_one_run ON nw.slots (run_id) WHERE outcome = 'run';
+SELECT nw.classify('slots', 'task_id number, nominal_at time, outcome state, reason state, run_id number, zone digest, planned_at time');
+
+-- A row lives from planning until the run is claimed or terminal.
+CREATE TABLE nw.outbox (
+  run_id  bigint PRIMARY KEY REFERENCES nw.runs,
+  run_ref bytea NOT NULL CHECK (octet_length(run_ref) = 16),
+  queue   bytea NOT NULL CHECK (octet_length(queue) = 16),
+  attempt integer NOT NULL DEFAULT 0 CHECK (attempt >= 0),
+  next_at timestamptz NOT NULL DEFAULT clock_timestamp()) WITH (fillfactor = 70);
+SELECT nw.classify('outbox', 'run_id number, run_ref reference, queue reference, attempt number, next_at time');
+
+-- Effects ---------------------------------------------------------------------------------------------------------
+
+CREATE SEQUENCE nw.admissions;
+
+CREATE TABLE nw.effects (
+  id               bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  ref              bytea NOT NULL UNIQUE CHECK (octet_length(ref) = 16),
+  run_id           bigint NOT NULL REFERENCES nw.runs,
+  task_id          bigint NOT NULL REFERENCES nw.lanes,
+  key              bytea NOT NULL CHECK (octet_length(key) = 32),
+  digest           bytea NOT NULL CHECK (octet_length(digest) = 32),
+  guard_id         bigint NOT NULL REFERENCES nw.components,
+  action           bytea NOT NULL CHECK (octet_length(action) = 32),
+  resource         bytea NOT NULL CHECK (octet_length(resource) = 32),
+  amount           bigint NOT NULL DEFAULT 0 CHECK (amount >= 0),
+  risk             smallint NOT NULL CHECK (risk BETWEEN 1 AND 3),
+  repeat_of        bigint REFERENCES nw.effects,
+  state            text NOT NULL DEFAULT 'minted' CHECK (state IN ('minted', 'lapsed', 'admitted', 'committed', 'not_applied', 'ambiguous')),
+  fence            bigint NOT NULL,
+  activation_epoch bigint NOT NULL,
+  readiness_epoch  bigint NOT NULL,
+  holder           bytea NOT NULL CHECK (octet_length(holder) = 32),
+  capability       bytea NOT NULL CHECK (octet_length(capability) = 32),
+  expires_at       timestamptz NOT NULL,
+  attempt          bytea CHECK (octet_length(attempt) = 16),
+  admission        bigint UNIQUE,
+  admitted_at      timestamptz,
+  apply_until      timestamptz,
+  settle_until     timestamptz,
+  settled_at       timestamptz,
+  UNIQUE (run_id, key),
+  CHECK ((state IN ('minted', 'lapsed')) = (attempt IS NULL)),
+  CHECK ((attempt IS NULL) = (admission IS NULL)),
+  CHECK ((attempt IS NULL) = (settle_until IS NULL)),
+  CHECK ((state IN ('committed', 'not_applied', 'ambiguous')) = (settled_at IS NOT NULL))) WITH (fillfactor = 70);
+CREATE INDEX effects_admitted ON nw.effects (guard_id, id) WHERE state = 'admitted';
+CREATE INDEX effects_ambiguous ON nw.effects (task_id, digest) WHERE state = 'ambiguous';
+CREATE INDEX effects_committed ON nw.effects (run_id, digest) WHERE state = 'committed';
+SELECT nw.classify('effects', 'id number, ref reference, run_id number, task_id number, key digest, digest digest, guard_id number, action digest, resource digest,
+  amount number, risk number, repeat_of number, state state, fence number, activation_epoch number, readiness_epoch number, holder digest, capability digest,
+  expires_at time, attempt reference, admission number, admitted_at time, apply_until time, settle_until time, settled_at time');
+
+-- What a person found out about an ambiguous effect: a new entry, never an edit, never a replay (A10).
+CREATE TABLE nw.findings (
+  id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  effect_id bigint NOT NULL REFERENCES nw.effects,
+  finding   text NOT NULL CHECK (finding IN ('happened', 'did_not', 'unknown')),
+  member    bytea NOT NULL CHECK (octet_length(member) = 32),
+  found_at  timestamptz NOT NULL DEFAULT clock_timestamp());
+CREATE INDEX findings_effect ON nw.findings (effect_id);
+SELECT nw.classify('findings', 'id number, effect_id number, finding state, member reference, found_at time');
+
+-- Proof that arrived after the settle window (P16). It changes no state.
+CREATE TABLE nw.late_evidence (
+  id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  effect_id bigint NOT NULL UNIQUE REFERENCES nw.effects,
+  outcome   text NOT NULL CHECK (outcome IN ('committed', 'not_applied')),
+  at        timestamptz NOT NULL DEFAULT clock_timestamp());
+SELECT nw.classify('late_evidence', 'id number, effect_id number, outcome state, at time');
+
+-- Replay and assertion owners: fixed rings of partitions, emptied by TRUNCATE (P30) -------------------------------
+
+CREATE TABLE nw.replay (
+  slot   smallint NOT NULL,
+  minute bigint NOT NULL,
+  digest bytea NOT NULL CHECK (octet_length(digest) = 32),
+  CHECK (slot = minute % 16),
+  PRIMARY KEY (slot, minute, digest)) PARTITION BY LIST (slot);
+SELECT nw.classify('replay', 'slot number, minute number, digest digest');
+
+CREATE TABLE nw.assertion_owners (
+  slot   smallint NOT NULL,
+  period bigint NOT NULL, -- six hours, of the assertion's expiry
+  digest bytea NOT NULL CHECK (octet_length(digest) = 32),
+  jkt    bytea NOT NULL CHECK (octet_length(jkt) = 32),
+  CHECK (slot = period % 12),
+  PRIMARY KEY (slot, period, digest)) PARTITION BY LIST (slot);
+SELECT nw.classify('assertion_owners', 'slot number, period number, digest digest, jkt digest');
+
+-- +goose StatementBegin
+DO $$
+BEGIN
+  FOR i IN 0..15 LOOP
+    EXECUTE format('CREATE TABLE nw.replay_%s PARTITION OF nw.replay FOR VALUES IN (%s)', i, i);
+    PERFORM nw.classify('replay_' || i, 'slot number, minute number, digest digest');
+  END LOOP;
+  FOR i IN 0..11 LOOP
+    EXECUTE format('CREATE TABLE nw.assertion_owners_%s PARTITION OF nw.assertion_owners FOR VALUES IN (%s)', i, i);
+    PERFORM nw.classify('assertion_owners_' || i, 'slot number, period number, digest digest, jkt digest');
+  END LOOP;
+END $$;
+-- +goose StatementEnd
+
+-- What is older than its floor is refused, so its rows may go (P31).
+CREATE TABLE nw.ring_floors (
+  ring  text PRIMARY KEY CHECK (ring IN ('replay', 'assertion_owners')),
+  floor bigint NOT NULL);
+SELECT nw.classify('ring_floors', 'ring state, floor number');
+INSERT INTO nw.ring_floors VALUES ('replay', floor(extract(epoch FROM clock_timestamp()) / 60)::bigint - 3),
+  ('assertion_owners', floor(extract(epoch FROM clock_timestamp()) / 21600)::bigint - 1);
+
+-- Readiness -------------------------------------------------------------------------------------------------------
+
+CREATE TABLE nw.readiness_requirements (
+  generation    bigint PRIMARY KEY CHECK (generation > 0),
+  closed_ms     integer NOT NULL CHECK (closed_ms BETWEEN 1000 AND 60000),
+  rounds        smallint NOT NULL CHECK (rounds BETWEEN 3 AND 100),
+  valid_ms      integer NOT NULL CHECK (valid_ms BETWEEN 1000 AND 2000),
+  report_ttl_ms integer NOT NULL CHECK (report_ttl_ms BETWEEN 1000 AND 10000),
+  since         timestamptz NOT NULL DEFAULT clock_timestamp());
+SELECT nw.classify('readiness_requirements', 'generation number, closed_ms number, rounds number, valid_ms number, report_ttl_ms number, since time');
+INSERT INTO nw.readiness_requirements VALUES (1, 5000, 3, 2000, 3000);
+
+CREATE TABLE nw.instances (
+  id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  kind          text NOT NULL CHECK (kind IN ('authority', 'scheduler', 'component')),
+  component_id  bigint REFERENCES nw.components,
+  instance      bytea NOT NULL CHECK (octet_length(instance) = 32),
+  boot          bigint NOT NULL DEFAULT 1 CHECK (boot > 0),
+  jkt           bytea CHECK (octet_length(jkt) = 32),
+  registered_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  CHECK ((kind = 'component') = (component_id IS NOT NULL)),
+  CHECK ((kind = 'component') = (jkt IS NOT NULL)));
+CREATE UNIQUE INDEX instances_once ON nw.instances (kind, coalesce(component_id, 0), instance);
+SELECT nw.classify('instances', 'id number, kind state, component_id number, instance digest, boot number, jkt digest, registered_at time');
+
+CREATE TABLE nw.readiness_reports (
+  instance_id bigint NOT NULL REFERENCES nw.instances,
+  family      nw.family NOT NULL,
+  boot        bigint NOT NULL,
+  sequence    bigint NOT NULL,
+  healthy     boolean NOT NULL,
+  reason      nw.reason NOT NULL,
+  began_at    timestamptz NOT NULL,
+  expires_at  timestamptz NOT NULL,
+  PRIMARY KEY (instance_id, family)) WITH (fillfactor = 50);
+SELECT nw.classify('readiness_reports', 'instance_id number, family state, boot number, sequence number, healthy flag, reason state, began_at time, expires_at time');
+
+CREATE TABLE nw.readiness_decision (
+  singleton   boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+  state       text NOT NULL CHECK (state IN ('open', 'closed')),
+  epoch       bigint NOT NULL CHECK (epoch > 0),
+  sequence    bigint NOT NULL DEFAULT 1,
+  incarnation bigint NOT NULL DEFAULT 1,
+  requirement bigint NOT NULL REFERENCES nw.readiness_requirements,
+  valid_until timestamptz NOT NULL,
+  since       timestamptz NOT NULL,
+  held        boolean NOT NULL DEFAULT false,
+  reason      nw.reason NOT NULL,
+  family      nw.family,
+  good_rounds smallint NOT NULL DEFAULT 0,
+  round_at    timestamptz NOT NULL DEFAULT '-infinity',
+  closed_ms   integer NOT NULL DEFAULT 5000,
+  CHECK (NOT (held AND state = 'open'))) WITH (fillfactor = 20);
+SELECT nw.classify('readiness_decision', 'singleton flag, state state, epoch number, sequence number, incarnation number, requirement number, valid_until time,
+  since time, held flag, reason state, family state, good_rounds number, round_at time, closed_ms number');
+INSERT INTO nw.readiness_decision (state, epoch, requirement, valid_until, since, reason) VALUES ('closed', 1, 1, '-infinity', clock_timestamp(), 'start');
+
+CREATE TABLE nw.readiness_log (
+  id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+  state  text NOT NULL CHECK (state IN ('open', 'closed')),
+  epoch  bigint NOT NULL UNIQUE,
+  reason nw.reason NOT NULL,
+  family nw.family,
+  inputs bytea NOT NULL CHECK (octet_length(inputs) = 32));
+SELECT nw.classify('readiness_log', 'id number, at time, state state, epoch number, reason state, family state, inputs digest');
+
+-- Audit -----------------------------------------------------------------------------------------------------------
+
+-- One row per state change and per refusal of a caller who has proved a key, written in the same transaction. `body` is
+-- built here from references, digests, states and numbers, and hashed as stored.
+CREATE TABLE nw.audit (
+  id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  at      timestamptz NOT NULL,
+  verb    nw.verb NOT NULL,
+  verdict nw.verdict NOT NULL,
+  task_id bigint,
+  run_id  bigint,
+  effect_id bigint,
+  body    bytea NOT NULL,
+  digest  bytea NOT NULL CHECK (octet_length(digest) = 32),
+  CHECK (digest = sha256(body)));
+CREATE INDEX audit_run ON nw.audit (run_id, id) WHERE run_id IS NOT NULL;
+SELECT nw.classify('audit', 'id number, at time, verb state, verdict state, task_id number, run_id number, effect_id number, body digest, digest digest');
+COMMENT ON COLUMN nw.audit.body IS 'digest: canonical bytes that the verbs build from references, digests, states and numbers';
+
+-- +goose Down
+DROP SCHEMA nw CASCADE;

@@ -1,0 +1,90 @@
+-- +goose Up
+-- The invariants once more, as triggers (P5): whoever forgets one in a verb, or writes by hand, is stopped here.
+-- Conditions stand in WHEN, so that an update which keeps the rules costs next to nothing.
+
+-- +goose StatementBegin
+CREATE FUNCTION nw.refuse_change() RETURNS trigger LANGUAGE plpgsql SET search_path = nw, pg_temp AS $$
+BEGIN
+  RAISE EXCEPTION 'nightwarrant: % on %: %', TG_OP, TG_TABLE_NAME, TG_ARGV[0] USING ERRCODE = 'NW001';
+END $$;
+-- +goose StatementEnd
+
+-- Fences and epochs only rise.
+CREATE TRIGGER lanes_rise BEFORE UPDATE ON nw.lanes FOR EACH ROW
+  WHEN (NEW.fence < OLD.fence OR NEW.activation_epoch < OLD.activation_epoch OR NEW.task_revision < OLD.task_revision OR NEW.task_id <> OLD.task_id)
+  EXECUTE FUNCTION nw.refuse_change('fences, epochs and revisions only rise');
+CREATE TRIGGER lanes_new BEFORE INSERT ON nw.lanes FOR EACH ROW
+  WHEN (NEW.fence <> 0 OR NEW.activation_epoch <> 1) EXECUTE FUNCTION nw.refuse_change('a lane begins at fence 0, epoch 1');
+CREATE TRIGGER decision_rises BEFORE UPDATE ON nw.readiness_decision FOR EACH ROW
+  WHEN (NEW.epoch < OLD.epoch OR NEW.sequence < OLD.sequence OR NEW.incarnation < OLD.incarnation OR NEW.requirement < OLD.requirement
+        OR (NEW.state <> OLD.state AND NEW.epoch <= OLD.epoch))
+  EXECUTE FUNCTION nw.refuse_change('epochs only rise, with every close and every open');
+CREATE TRIGGER instances_rise BEFORE UPDATE ON nw.instances FOR EACH ROW
+  WHEN (NEW.boot < OLD.boot) EXECUTE FUNCTION nw.refuse_change('boots only rise');
+CREATE TRIGGER reports_rise BEFORE UPDATE ON nw.readiness_reports FOR EACH ROW
+  WHEN (NEW.boot < OLD.boot OR (NEW.boot = OLD.boot AND NEW.sequence <= OLD.sequence))
+  EXECUTE FUNCTION nw.refuse_change('(boot, sequence) strictly rises');
+CREATE TRIGGER floors_rise BEFORE UPDATE ON nw.ring_floors FOR EACH ROW
+  WHEN (NEW.floor < OLD.floor) EXECUTE FUNCTION nw.refuse_change('a floor only rises');
+
+-- Runs: born queued with fence 0; the deadline never moves; the fence never falls; a terminal state never changes.
+CREATE TRIGGER runs_new BEFORE INSERT ON nw.runs FOR EACH ROW
+  WHEN (NEW.state <> 'queued' OR NEW.fence <> 0 OR NEW.inflight <> 0) EXECUTE FUNCTION nw.refuse_change('a run begins queued');
+CREATE TRIGGER runs_fixed BEFORE UPDATE ON nw.runs FOR EACH ROW
+  WHEN (NEW.deadline <> OLD.deadline OR NEW.fence < OLD.fence OR NEW.ref <> OLD.ref OR NEW.task_id <> OLD.task_id OR NEW.consent_id <> OLD.consent_id
+        OR NEW.role_id <> OLD.role_id OR NEW.nominal_at <> OLD.nominal_at OR NEW.activation_epoch <> OLD.activation_epoch
+        OR NEW.effects_left > OLD.effects_left OR NEW.readiness_epoch < OLD.readiness_epoch)
+  EXECUTE FUNCTION nw.refuse_change('what was admitted never changes');
+CREATE TRIGGER runs_terminal BEFORE UPDATE ON nw.runs FOR EACH ROW
+  WHEN (OLD.state IN ('succeeded', 'failed', 'stopped_by_limit', 'expired', 'revoked', 'ambiguous'))
+  EXECUTE FUNCTION nw.refuse_change('a terminal state never changes');
+CREATE TRIGGER runs_ending BEFORE UPDATE ON nw.runs FOR EACH ROW
+  WHEN (OLD.state = 'ending' AND NEW.state IN ('claimed', 'waiting'))
+  EXECUTE FUNCTION nw.refuse_change('an ending run accepts only settling');
+
+-- Effects: born minted; consumed once; an outcome never changes.
+CREATE TRIGGER effects_new BEFORE INSERT ON nw.effects FOR EACH ROW
+  WHEN (NEW.state <> 'minted') EXECUTE FUNCTION nw.refuse_change('an effect begins minted');
+CREATE TRIGGER effects_fixed BEFORE UPDATE ON nw.effects FOR EACH ROW
+  WHEN (NEW.ref <> OLD.ref OR NEW.run_id <> OLD.run_id OR NEW.task_id <> OLD.task_id OR NEW.key <> OLD.key OR NEW.digest <> OLD.digest
+        OR NEW.guard_id <> OLD.guard_id OR NEW.fence < OLD.fence)
+  EXECUTE FUNCTION nw.refuse_change('an effect names one change for ever');
+CREATE TRIGGER effects_consumed BEFORE UPDATE ON nw.effects FOR EACH ROW
+  WHEN (OLD.state = 'admitted' AND (NEW.state IN ('minted', 'lapsed', 'admitted') OR NEW.attempt <> OLD.attempt OR NEW.admission <> OLD.admission
+        OR NEW.capability <> OLD.capability OR NEW.settle_until <> OLD.settle_until))
+  EXECUTE FUNCTION nw.refuse_change('an effect is consumed once');
+CREATE TRIGGER effects_terminal BEFORE UPDATE ON nw.effects FOR EACH ROW
+  WHEN (OLD.state IN ('committed', 'not_applied', 'ambiguous')) EXECUTE FUNCTION nw.refuse_change('an outcome never changes');
+CREATE TRIGGER effects_order BEFORE UPDATE ON nw.effects FOR EACH ROW
+  WHEN (OLD.state IN ('minted', 'lapsed') AND NEW.state IN ('committed', 'not_applied', 'ambiguous'))
+  EXECUTE FUNCTION nw.refuse_change('only an admitted effect has an outcome');
+
+-- Consents and offers end once.
+CREATE TRIGGER consents_end BEFORE UPDATE ON nw.consents FOR EACH ROW
+  WHEN (OLD.state <> 'active' OR NEW.digest <> OLD.digest OR NEW.expires_at <> OLD.expires_at OR NEW.member <> OLD.member OR NEW.task_id <> OLD.task_id
+        OR NEW.dial <> OLD.dial OR NEW.role_id <> OLD.role_id OR NEW.task_revision <> OLD.task_revision OR NEW.max_effects <> OLD.max_effects)
+  EXECUTE FUNCTION nw.refuse_change('a consent can only end');
+CREATE TRIGGER offers_end BEFORE UPDATE ON nw.offers FOR EACH ROW
+  WHEN (OLD.state <> 'open' OR NEW.digest <> OLD.digest OR NEW.member <> OLD.member OR NEW.expires_at <> OLD.expires_at)
+  EXECUTE FUNCTION nw.refuse_change('an offer is answered once');
+CREATE TRIGGER registry_retires BEFORE UPDATE ON nw.registry FOR EACH ROW
+  WHEN (OLD.state = 'retired' OR NEW.document <> OLD.document OR NEW.name <> OLD.name OR NEW.revision <> OLD.revision OR NEW.kind <> OLD.kind)
+  EXECUTE FUNCTION nw.refuse_change('a revision can only be retired');
+
+-- What is written once stays as it is. DELETE and re-INSERT would reset a fence, so nothing that matters is ever deleted.
+-- +goose StatementBegin
+DO $$
+DECLARE t text;
+BEGIN
+  FOREACH t IN ARRAY ARRAY['documents', 'authority_identity', 'components', 'role_profiles', 'role_actions', 'role_queues', 'tasks', 'task_revisions',
+      'consent_grants', 'slots', 'findings', 'late_evidence', 'readiness_requirements', 'readiness_log', 'audit'] LOOP
+    EXECUTE format('CREATE TRIGGER %I BEFORE UPDATE ON nw.%I FOR EACH ROW EXECUTE FUNCTION nw.refuse_change(''rows are only inserted'')', t || '_fixed', t);
+  END LOOP;
+  FOREACH t IN ARRAY ARRAY['documents', 'authority_identity', 'registry', 'components', 'role_profiles', 'role_actions', 'role_queues', 'tasks', 'task_revisions',
+      'offers', 'consents', 'consent_grants', 'lanes', 'runs', 'slots', 'effects', 'findings', 'late_evidence', 'ring_floors', 'readiness_requirements',
+      'instances', 'readiness_decision', 'readiness_log', 'audit'] LOOP
+    EXECUTE format('CREATE TRIGGER %I BEFORE DELETE ON nw.%I FOR EACH ROW EXECUTE FUNCTION nw.refuse_change(''rows are never deleted'')', t || '_kept', t);
+    EXECUTE format('CREATE TRIGGER %I BEFORE TRUNCATE ON nw.%I FOR EACH STATEMENT EXECUTE FUNCTION nw.refuse_change(''rows are never deleted'')', t || '_whole', t);
+  END LOOP;
+END $$;
+-- +goose StatementEnd

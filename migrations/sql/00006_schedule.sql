@@ -1,0 +1,134 @@
+-- +goose Up
+-- The verbs of the scheduler. Several replicas may run it: unique (task, nominal time) decides, leadership never.
+
+-- One row that spaces starts out: a global start rate, so that an outage does not end in a burst.
+CREATE TABLE nw.start_rate (
+  singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+  next_at   timestamptz NOT NULL DEFAULT '-infinity');
+SELECT nw.classify('start_rate', 'singleton flag, next_at time');
+INSERT INTO nw.start_rate DEFAULT VALUES;
+
+-- due lists schedules whose next nominal time has come, with the database's time: no other clock fires a task.
+-- +goose StatementBegin
+CREATE FUNCTION nw.due(p_limit integer) RETURNS TABLE (task_id bigint, revision bigint, next_at timestamptz, db_now timestamptz, document bytea, body bytea,
+  not_before timestamptz, consent_until timestamptz)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+BEGIN
+  RETURN QUERY SELECT s.task_id, l.task_revision, s.next_at, clock_timestamp(), v.document, d.body, c.not_before, c.expires_at
+    FROM schedules s JOIN lanes l ON l.task_id = s.task_id JOIN consents c ON c.id = l.consent_id
+    JOIN task_revisions v ON v.task_id = s.task_id AND v.revision = l.task_revision JOIN documents d ON d.digest = v.document
+   WHERE s.next_at <= clock_timestamp() ORDER BY s.next_at LIMIT p_limit;
+END $$;
+-- +goose StatementEnd
+
+-- plan takes a task's due slots forward (P7): the lane is locked first; while a run is open, fires coalesce into it; a run starts queued, with
+-- its authority deadline set once (A6). p_slots is what the timetable says: [{at, skip}], in order; p_next the nominal time after them.
+-- +goose StatementBegin
+CREATE FUNCTION nw.plan(p_task bigint, p_revision bigint, p_expected timestamptz, p_slots json, p_next timestamptz, p_zone bytea, p_run bytea, p_rate integer,
+  OUT verdict text, OUT planned bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+DECLARE d readiness_decision; l lanes; c consents; s schedules; x json; t timestamptz; live bigint; run bigint; start timestamptz;
+BEGIN
+  PERFORM nw.enter();
+  SELECT lanes.* INTO l FROM lanes WHERE task_id = p_task FOR NO KEY UPDATE;
+  SELECT runs.id INTO live FROM runs WHERE task_id = p_task AND state IN ('queued', 'claimed', 'waiting', 'ending') FOR NO KEY UPDATE;
+  d := nw.admitting();
+  t := clock_timestamp();
+  SELECT schedules.* INTO s FROM schedules WHERE task_id = p_task;
+  SELECT consents.* INTO c FROM consents WHERE id = l.consent_id;
+  planned := 0;
+  verdict := CASE
+    WHEN d.state IS NULL THEN 'admission_closed'
+    WHEN s.task_id IS NULL OR s.next_at <> p_expected OR l.task_revision <> p_revision THEN 'revision_stale'
+    WHEN c.id IS NULL OR c.state <> 'active' OR c.expires_at <= t THEN 'consent_ended'
+    ELSE 'ok' END;
+  IF verdict = 'consent_ended' AND c.state = 'active' THEN
+    PERFORM nw.end_consent(p_task, 'expired');
+    PERFORM nw.note('plan', 'consent_ended', p_task, NULL, NULL, NULL);
+  END IF;
+  IF verdict <> 'ok' THEN RETURN; END IF;
+
+  FOR x IN SELECT value FROM json_array_elements(p_slots) LOOP
+    IF x->>'skip' IS NOT NULL THEN
+      INSERT INTO slots (task_id, nominal_at, outcome, reason, zone) VALUES (p_task, (x->>'at')::timestamptz, 'skipped', x->>'skip', p_zone) ON CONFLICT DO NOTHING;
+    ELSIF live IS NOT NULL THEN
+      INSERT INTO slots (task_id, nominal_at, outcome, run_id, zone) VALUES (p_task, (x->>'at')::timestamptz, 'coalesced', live, p_zone) ON CONFLICT DO NOTHING;
+    ELSE
+      PERFORM FROM slots WHERE task_id = p_task AND nominal_at = (x->>'at')::timestamptz;
+      CONTINUE WHEN FOUND;
+      INSERT INTO runs (ref, task_id, consent_id, role_id, nominal_at, activation_epoch, deadline, effects_left)
+        VALUES (p_run, p_task, c.id, c.role_id, (x->>'at')::timestamptz, l.activation_epoch,
+                least(c.expires_at, t + make_interval(secs => c.run_limit_ms / 1000.0)), c.max_effects) RETURNING id INTO STRICT run;
+      INSERT INTO slots (task_id, nominal_at, outcome, run_id, zone) VALUES (p_task, (x->>'at')::timestamptz, 'run', run, p_zone);
+      UPDATE start_rate SET next_at = greatest(next_at, t) + make_interval(secs => 1.0 / p_rate) RETURNING next_at - make_interval(secs => 1.0 / p_rate) INTO STRICT start;
+      INSERT INTO outbox (run_id, run_ref, queue, next_at) SELECT run, p_run, q.queue, start FROM registry g JOIN role_queues q ON q.name = g.name WHERE g.id = c.role_id;
+      live := run;
+    END IF;
+    planned := planned + 1;
+  END LOOP;
+  IF p_next IS NULL THEN DELETE FROM schedules WHERE task_id = p_task;
+  ELSE UPDATE schedules SET next_at = p_next, zone = p_zone WHERE task_id = p_task AND next_at = p_expected; END IF;
+  PERFORM nw.note('plan', 'ok', p_task, run, NULL, json_build_object('slots', planned, 'expected', floor(extract(epoch FROM p_expected))::bigint, 'zone', nw.hex(p_zone),
+    'activation', l.activation_epoch, 'consent', nw.hex(c.ref)));
+END $$;
+-- +goose StatementEnd
+
+-- take_outbox hands references to the relay: by state, never by watermark. Each attempt has its number, which makes the message id; a row
+-- comes again until the run is claimed or has ended.
+-- +goose StatementBegin
+CREATE FUNCTION nw.take_outbox(p_limit integer, p_again_ms integer) RETURNS TABLE (run_ref bytea, queue bytea, attempt integer)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+DECLARE d readiness_decision;
+BEGIN
+  PERFORM nw.enter();
+  d := nw.admitting();
+  IF d.state IS NULL THEN RETURN; END IF;
+  RETURN QUERY WITH ready AS (
+      SELECT o.run_id FROM outbox o WHERE o.next_at <= clock_timestamp() ORDER BY o.next_at, o.run_id LIMIT p_limit FOR UPDATE SKIP LOCKED)
+    UPDATE outbox o SET attempt = o.attempt + 1, next_at = clock_timestamp() + make_interval(secs => p_again_ms / 1000.0)
+      FROM ready WHERE o.run_id = ready.run_id RETURNING o.run_ref, o.queue, o.attempt;
+END $$;
+-- +goose StatementEnd
+
+-- queues lists the opaque queues that the relay serves.
+-- +goose StatementBegin
+CREATE FUNCTION nw.queues() RETURNS TABLE (queue bytea) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+BEGIN
+  RETURN QUERY SELECT q.queue FROM role_queues q ORDER BY q.queue;
+END $$;
+-- +goose StatementEnd
+
+-- Recycling the rings, in P31's order: raise the floor and commit; wait for older admissions; truncate. Three calls, three transactions.
+
+-- +goose StatementBegin
+CREATE FUNCTION nw.raise_floors() RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+DECLARE s double precision := extract(epoch FROM clock_timestamp());
+BEGIN
+  UPDATE ring_floors SET floor = floor(s / 60)::bigint - 3 WHERE ring = 'replay' AND ring_floors.floor < floor(s / 60)::bigint - 3;
+  UPDATE ring_floors SET floor = floor(s / 21600)::bigint - 1 WHERE ring = 'assertion_owners' AND ring_floors.floor < floor(s / 21600)::bigint - 1;
+END $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE FUNCTION nw.drain() RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+BEGIN
+  PERFORM nw.alone();
+END $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE FUNCTION nw.recycle(OUT recycled integer) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp SET lock_timeout = '20ms' AS $$
+DECLARE low bigint; n bigint; slot integer; below boolean;
+BEGIN
+  recycled := 0;
+  FOR low, n, slot IN SELECT f.floor, 16, i FROM ring_floors f, generate_series(0, 15) i WHERE f.ring = 'replay' LOOP
+    EXECUTE format('SELECT coalesce(max(minute) < $1, false) FROM nw.replay_%s', slot) INTO below USING low;
+    IF below THEN EXECUTE format('TRUNCATE nw.replay_%s', slot); recycled := recycled + 1; END IF;
+  END LOOP;
+  FOR low, n, slot IN SELECT f.floor, 12, i FROM ring_floors f, generate_series(0, 11) i WHERE f.ring = 'assertion_owners' LOOP
+    EXECUTE format('SELECT coalesce(max(period) < $1, false) FROM nw.assertion_owners_%s', slot) INTO below USING low;
+    IF below THEN EXECUTE format('TRUNCATE nw.assertion_owners_%s', slot); recycled := recycled + 1; END IF;
+  END LOOP;
+EXCEPTION WHEN lock_not_available THEN NULL; -- in use this very moment; the next round comes soon
+END $$;
+-- +goose StatementEnd
