@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,105 +19,136 @@ const (
 	anyValue  = 1 << 63 // the parser's mark of a field that restricts nothing
 )
 
-// The parser is more lenient than its documentation: it takes an empty list,
-// +5, *-5 and a missing zone. This form comes first.
-var (
+// The parser is more lenient than cron(5): it takes an empty list, +5, *-5 and
+// a zone without a schedule. This form comes first.
+const (
 	cronValue = `(?:[0-9]{1,2}|[A-Za-z]{3})`
 	cronItem  = `(?:\*|` + cronValue + `(?:-` + cronValue + `)?)(?:/[0-9]{1,2})?`
 	cronField = cronItem + `(?:,` + cronItem + `)*`
-	cronForm  = regexp.MustCompile(`^` + cronField + `(?:[ \t]+` + cronField + `){4}$`)
-	cronText  = cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
 )
 
-// daily is a cron expression: the wall times of the days that match. As in
-// cron(8), days match by either of day-of-month and day-of-week when both are
-// restricted.
-type daily struct {
+var (
+	cronForm = regexp.MustCompile(`^` + cronField + `(?: +` + cronField + `){4}$`)
+	cronText = cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
+)
+
+// calendar is a cron expression in a zone. As in cron(5), days match by either
+// of day-of-month and day-of-week when both are restricted.
+type calendar struct {
 	minute, hour, dom, month, dow uint64 // bit n set: value n matches
 	zone                          *time.Location
 }
 
-func parseCron(text string, zone *time.Location) (daily, error) {
+func parseCron(text string, zone *time.Location) (calendar, error) {
 	if len(text) > maxCron || !cronForm.MatchString(text) {
-		return daily{}, fmt.Errorf("cron is five fields (minute, hour, day of month, month, day of week), not %.80q", text)
+		return calendar{}, fmt.Errorf("cron must be five fields (minute, hour, day of month, month, day of week), not %.80q", text)
+	}
+	if err := checkSteps(text); err != nil {
+		return calendar{}, err
 	}
 	parsed, err := cronText.Parse(text)
 	if err != nil {
-		return daily{}, fmt.Errorf("cron: %s", strings.TrimSpace(err.Error()))
+		return calendar{}, fmt.Errorf("cron %.80q does not hold: %w", text, err)
 	}
 	spec, ok := parsed.(*cron.SpecSchedule)
 	if !ok {
-		return daily{}, errors.New("cron is five fields and nothing else")
+		return calendar{}, errors.New("cron must be five fields and nothing else")
 	}
-	d := daily{spec.Minute, spec.Hour, spec.Dom, spec.Month, spec.Dow, zone}
-	if !d.possible() {
-		return daily{}, fmt.Errorf("cron %q names a date that no year has", text)
+	c := calendar{spec.Minute &^ anyValue, spec.Hour &^ anyValue, spec.Dom, spec.Month, spec.Dow, zone}
+	if _, possible := c.nextWall(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)); !possible {
+		return calendar{}, fmt.Errorf("cron %.80q names a date that no year has", text)
 	}
-	return d, nil
+	return c, nil
 }
 
-// possible reports whether any year has a matching day. A leap year that
-// begins on any weekday comes within 28 years.
-func (d daily) possible() bool {
-	for at := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC); at.Year() < 2028; at = at.Add(day) {
-		if d.matches(at) {
-			return true
+// checkSteps refuses a step over a field's end. Its author means every ninety
+// minutes and would get every hour.
+func checkSteps(text string) error {
+	values := [...]int{60, 24, 31, 12, 7}
+	for i, field := range strings.Fields(text) {
+		for item := range strings.SplitSeq(field, ",") {
+			_, step, has := strings.Cut(item, "/")
+			if n, _ := strconv.Atoi(step); has && n >= values[i] {
+				return fmt.Errorf("cron has a step of %d in a field of %d values; an even rhythm is every_s", n, values[i])
+			}
 		}
 	}
-	return false
+	return nil
 }
 
-func (d daily) matches(date time.Time) bool {
-	if d.month>>date.Month()&1 == 0 {
+func (c calendar) matches(date time.Time) bool {
+	if c.month>>date.Month()&1 == 0 {
 		return false
 	}
-	dom, dow := d.dom>>date.Day()&1 == 1, d.dow>>date.Weekday()&1 == 1
-	if (d.dom|d.dow)&anyValue != 0 {
+	dom, dow := c.dom>>date.Day()&1 == 1, c.dow>>date.Weekday()&1 == 1
+	if (c.dom|c.dow)&anyValue != 0 {
 		return dom && dow
 	}
 	return dom || dow
 }
 
-// slotsADay returns how many wall times a matching day has.
-func (d daily) slotsADay() int {
-	return bits.OnesCount64(d.hour&^anyValue) * bits.OnesCount64(d.minute&^anyValue)
+// next finds the first matching wall time that was not shown yet. What a gap
+// swallowed counts as shown when the gap is over, so that it fires once.
+func (c calendar) next(after time.Time) (time.Time, bool) {
+	wall, ok := c.nextWall(shown(after, c.zone))
+	if !ok {
+		return time.Time{}, false
+	}
+	return fall(wall, c.zone), true
 }
 
-// nextWall returns the first matching wall time at or after one.
-func (d daily) nextWall(wall time.Time) (time.Time, bool) {
+// nextWall returns the first matching wall time after one.
+func (c calendar) nextWall(wall time.Time) (time.Time, bool) {
+	wall = wall.Truncate(time.Minute).Add(time.Minute)
 	date := wall.Truncate(day)
-	first := int(wall.Sub(date) / time.Minute)
-	if wall.Second() != 0 {
-		first++
-	}
+	from := int(wall.Sub(date) / time.Minute)
 	for range searchFor {
-		if d.matches(date) {
-			for m := first; m < 24*60; m++ {
-				if d.hour>>(m/60)&1 == 1 && d.minute>>(m%60)&1 == 1 {
+		if c.matches(date) {
+			for m := from; m < 24*60; m++ {
+				if c.hour>>(m/60)&1 == 1 && c.minute>>(m%60)&1 == 1 {
 					return date.Add(time.Duration(m) * time.Minute), true
 				}
 			}
 		}
-		date, first = date.Add(day), 0
+		date, from = date.Add(day), 0
 	}
 	return time.Time{}, false
 }
 
-func (d daily) next(after time.Time) (time.Time, bool) {
-	wall, ok := d.nextWall(wallOf(after, d.zone).Truncate(time.Minute))
-	for ok {
-		if at := fall(wall, d.zone); at.After(after) {
-			return at, true
+// count counts wall times, which needs no zone, and then takes away those that
+// a gap lets fall on one instant.
+func (c calendar) count(after, until time.Time) int {
+	n := c.walls(shown(after, c.zone), shown(until, c.zone))
+	for _, at := range changes(c.zone, after, until) {
+		together := c.walls(shown(at.Add(-time.Second), c.zone), shown(at, c.zone))
+		n -= max(0, together-1)
+	}
+	return n
+}
+
+// walls returns how many matching wall times lie in (after, until].
+func (c calendar) walls(after, until time.Time) int {
+	if !until.After(after) {
+		return 0
+	}
+	n := c.wallsOfDay(until) - c.wallsOfDay(after)
+	whole := bits.OnesCount64(c.hour) * bits.OnesCount64(c.minute)
+	for date := after.Truncate(day); date.Before(until.Truncate(day)); date = date.Add(day) {
+		if c.matches(date) {
+			n += whole
 		}
-		wall, ok = d.nextWall(wall.Add(time.Minute))
 	}
-	return time.Time{}, false
+	return n
 }
 
-func (d daily) count(after, until time.Time) int {
-	n := 0
-	for at, ok := d.next(after); ok && !at.After(until); at, ok = d.next(at) {
-		n++
+// wallsOfDay returns how many matching wall times the day has up to this one.
+func (c calendar) wallsOfDay(wall time.Time) int {
+	if !c.matches(wall) {
+		return 0
+	}
+	n := bits.OnesCount64(c.hour&(1<<wall.Hour()-1)) * bits.OnesCount64(c.minute)
+	if c.hour>>wall.Hour()&1 == 1 {
+		n += bits.OnesCount64(c.minute & (2<<wall.Minute() - 1))
 	}
 	return n
 }

@@ -35,20 +35,21 @@ func (i Instant) MarshalText() ([]byte, error) {
 
 // UnmarshalText reads the one spelling that MarshalText writes.
 func (i *Instant) UnmarshalText(text []byte) error {
-	if len(text) != len(instantForm) {
-		return errors.New("an instant is written like 2026-03-29T01:00:00Z, in UTC and whole seconds")
-	}
 	t, err := time.Parse(instantForm, string(text))
-	if err != nil {
-		return errors.New("an instant is written like 2026-03-29T01:00:00Z, in UTC and whole seconds")
+	if err != nil || len(text) != len(instantForm) {
+		return errors.New("an instant must be written like 2026-03-29T01:00:00Z, in UTC and whole seconds")
 	}
-	*i = InstantOf(t)
-	return i.check("an instant")
+	parsed := InstantOf(t)
+	if err := parsed.check("an instant"); err != nil {
+		return err
+	}
+	*i = parsed
+	return nil
 }
 
 func (i Instant) check(field string) error {
 	if i <= 0 || i > lastInstant {
-		return fmt.Errorf("%s lies between the years 1970 and 9999", field)
+		return fmt.Errorf("%s must lie between the years 1970 and 9999", field)
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ type rhythm interface {
 type Schedule struct {
 	rhythm rhythm
 	zone   *time.Location
-	missed Missed
+	missed Missed // anything but Latest is Skip
 	window time.Duration
 }
 
@@ -69,14 +69,14 @@ func Parse(d Document) (Schedule, error) {
 	if err != nil {
 		return Schedule{}, err
 	}
-	s := Schedule{zone: zone, missed: d.Missed, window: time.Duration(d.WindowS) * time.Second}
-	if s.rhythm, err = rhythmOf(d, zone); err != nil {
+	if err := checkMissed(d); err != nil {
 		return Schedule{}, err
 	}
-	if s.missed == "" {
-		s.missed = Skip
+	r, err := rhythmOf(d, zone)
+	if err != nil {
+		return Schedule{}, err
 	}
-	return s, checkMissed(d)
+	return Schedule{r, zone, d.Missed, time.Duration(d.WindowS) * time.Second}, nil
 }
 
 func rhythmOf(d Document, zone *time.Location) (rhythm, error) {
@@ -110,7 +110,7 @@ func checkMissed(d Document) error {
 			return fmt.Errorf("window_s must be between 1 and %d seconds", int64(maxWindow/time.Second))
 		}
 	default:
-		return fmt.Errorf("missed is skip or latest, not %.16q", string(d.Missed))
+		return fmt.Errorf("missed must be skip or latest, not %.16q", string(d.Missed))
 	}
 	return nil
 }
