@@ -51,34 +51,41 @@ func readGuarded(path string, forbidden fs.FileMode) ([]byte, error) {
 	return b, nil
 }
 
-// checkOutside refuses an identity file inside the bundle directory, by name or
-// through links: whoever copies the one must not get the other.
+// checkOutside refuses an identity file inside the bundle directory, by name,
+// through links or as a link: whoever copies the one must not get the other.
 func checkOutside(dir, identityFile string) error {
-	for _, resolve := range []func(string) (string, error){filepath.Abs, realPath} {
-		d, dirErr := resolve(dir)
-		f, fileErr := resolve(identityFile)
-		if dirErr != nil || fileErr != nil {
-			return material("the bundle directory or the identity file cannot be found", errors.Join(dirErr, fileErr))
-		}
-		if strings.HasPrefix(f, strings.TrimSuffix(d, "/")+"/") {
-			return material("the identity file lies inside the bundle directory", nil)
+	dirs, dirErr := places(dir)
+	files, fileErr := places(identityFile)
+	if err := errors.Join(dirErr, fileErr); err != nil {
+		return material("the bundle directory or the identity file cannot be found", err)
+	}
+	for _, d := range dirs {
+		for _, f := range files {
+			if strings.HasPrefix(f, strings.TrimSuffix(d, "/")+"/") {
+				return material("the identity file lies inside the bundle directory", nil)
+			}
 		}
 	}
 	return nil
 }
 
-// realPath resolves links, of the directory alone where the last element does not exist yet.
-func realPath(path string) (string, error) {
+// places are the names of one path: as written, as an entry of its real parent,
+// and with its links followed where it exists.
+func places(path string) ([]string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
-		return "", err
-	}
-	real, err := filepath.EvalSymlinks(abs)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return real, err
+		return nil, err
 	}
 	parent, err := filepath.EvalSymlinks(filepath.Dir(abs))
-	return filepath.Join(parent, filepath.Base(abs)), err
+	if err != nil {
+		return nil, err
+	}
+	out := []string{abs, filepath.Join(parent, filepath.Base(abs))}
+	followed, err := filepath.EvalSymlinks(abs)
+	if errors.Is(err, fs.ErrNotExist) {
+		return out, nil
+	}
+	return append(out, followed), err
 }
 
 // NewIdentity makes an age identity file of mode 0600 that opens sealed
@@ -123,7 +130,10 @@ func seal(plain []byte, to age.Recipient) ([]byte, error) {
 	if _, err := w.Write(plain); err != nil {
 		return nil, err
 	}
-	return out.Bytes(), w.Close()
+	if err := w.Close(); err != nil { // writes the last block
+		return nil, err
+	}
+	return out.Bytes(), nil
 }
 
 func unseal(sealed []byte, id age.Identity) ([]byte, error) {

@@ -89,7 +89,7 @@ func (p *publicPart) identity() (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	digest, err := p.Provenance.digest()
+	digest, err := p.Provenance.digest(p.KID)
 	if err != nil || digest != id.ProvenanceDigest {
 		return Identity{}, errFormat
 	}
@@ -154,9 +154,10 @@ func newProvenance(at time.Time) provenance {
 	return provenance{Origin: "generated_locally", Seal: "age-x25519", CreatedAt: at.UTC().Format(time.RFC3339)}
 }
 
-func (p provenance) digest() ([32]byte, error) {
+// digest binds the statement to the key that it is about.
+func (p provenance) digest(kid string) ([32]byte, error) {
 	spelled, err := canonical.CanonicalizeValue(p)
-	return canonical.Digest(domainProvenance, spelled), err
+	return canonical.Digest(domainProvenance, []byte(kid), spelled), err
 }
 
 func publicDigest(b []byte) string {

@@ -31,8 +31,24 @@ func Init(dir, identityFile string) (Identity, error) {
 	}
 	var cluster [16]byte
 	rand.Read(cluster[:])
-	p := publicPart{Version: formatVersion, ClusterID: encode(cluster[:]), Generation: 1, Previous: []datedKey{}, Next: []datedKey{}}
-	return m.write(dir, p, id.Recipient())
+	p := publicPart{
+		Version: formatVersion, ClusterID: encode(cluster[:]), Generation: 1,
+		Provenance: newProvenance(time.Now()), Previous: []datedKey{}, Next: []datedKey{},
+	}
+	if err := m.write(dir, p, id.Recipient()); err != nil {
+		return Identity{}, err
+	}
+	return reopen(dir, identityFile)
+}
+
+// reopen reads what was just written: a bundle that cannot be opened is found
+// out by its maker and not by the first replica.
+func reopen(dir, identityFile string) (Identity, error) {
+	b, err := Open(dir, identityFile)
+	if err != nil {
+		return Identity{}, err
+	}
+	return b.Identity(), nil
 }
 
 // sealedKeys is a bundle's private half on its way to the seal.
@@ -53,32 +69,32 @@ func newMaterial() (*sealedKeys, error) {
 }
 
 // write completes the public part with these keys and writes both parts.
-func (m *sealedKeys) write(dir string, p publicPart, to age.Recipient) (Identity, error) {
+func (m *sealedKeys) write(dir string, p publicPart, to age.Recipient) error {
+	if err := m.describe(&p); err != nil {
+		return material("the keys cannot be encoded", err)
+	}
+	public, err := canonical.CanonicalizeValue(p)
+	if err != nil {
+		return material("the bundle cannot be encoded", err)
+	}
+	sealed, err := m.seal(p, public, to)
+	if err != nil {
+		return material("the bundle cannot be sealed", err)
+	}
+	return publishDir(dir, map[string][]byte{publicFile: public, secretsFile: sealed})
+}
+
+func (m *sealedKeys) describe(p *publicPart) error {
 	current, err := dated(p.Generation, &m.private.PublicKey)
 	if err != nil {
-		return Identity{}, material("the keys cannot be encoded", err)
+		return err
 	}
 	p.KID, p.Key = current.KID, current.Key
 	check := nonceCheck(newMACKey(m.nonce))
 	p.NonceCheck = encode(check[:])
-	p.Provenance = newProvenance(time.Now())
-	digest, err := p.Provenance.digest()
-	if err != nil {
-		return Identity{}, material("the provenance record cannot be encoded", err)
-	}
+	digest, err := p.Provenance.digest(p.KID)
 	p.ProvenanceSHA256 = encode(digest[:])
-	public, err := canonical.CanonicalizeValue(p)
-	if err != nil {
-		return Identity{}, material("the bundle cannot be encoded", err)
-	}
-	sealed, err := m.seal(p, public, to)
-	if err != nil {
-		return Identity{}, material("the bundle cannot be sealed", err)
-	}
-	if err := publishDir(dir, map[string][]byte{publicFile: public, secretsFile: sealed}); err != nil {
-		return Identity{}, err
-	}
-	return p.identity()
+	return err
 }
 
 func (m *sealedKeys) seal(p publicPart, public []byte, to age.Recipient) ([]byte, error) {
@@ -106,37 +122,56 @@ func (m *sealedKeys) seal(p publicPart, public []byte, to age.Recipient) ([]byte
 // that was sealed, and that the private keys are those of the public identity.
 // Every error is a *MaterialError: nothing is repaired (B13).
 func Open(dir, identityFile string) (*Bundle, error) {
+	o, err := openParts(dir, identityFile)
+	return o.bundle, err
+}
+
+// opened is a bundle with the halves that it was assembled from.
+type opened struct {
+	bundle *Bundle
+	public *publicPart
+	keys   *sealedKeys
+	to     age.Recipient
+}
+
+func openParts(dir, identityFile string) (opened, error) {
 	if err := checkOutside(dir, identityFile); err != nil {
-		return nil, err
+		return opened{}, err
 	}
 	public, err := readGuarded(filepath.Join(dir, publicFile), noWriters)
 	if err != nil {
-		return nil, err
+		return opened{}, err
 	}
 	p, err := parsePublic(public)
 	if err != nil {
-		return nil, material("the bundle's public part is malformed", err)
+		return opened{}, material("the bundle's public part is malformed", err)
 	}
-	s, err := openSecrets(dir, identityFile)
+	id, err := readIdentity(identityFile)
 	if err != nil {
-		return nil, err
+		return opened{}, err
 	}
-	if s.Version != p.Version || s.ClusterID != p.ClusterID || s.Generation != p.Generation || s.PublicSHA256 != publicDigest(public) {
-		return nil, material("the bundle's public part is not the one that was sealed", nil)
+	s, err := openSecrets(dir, id)
+	if err != nil {
+		return opened{}, err
+	}
+	if !s.seals(p, public) {
+		return opened{}, material("the bundle's public part is not the one that was sealed", nil)
 	}
 	m, err := s.keys()
 	if err != nil {
-		return nil, material("the bundle's sealed part is malformed", err)
+		return opened{}, material("the bundle's sealed part is malformed", err)
 	}
-	return assemble(p, m)
+	b, err := assemble(p, m)
+	return opened{bundle: b, public: p, keys: m, to: id.Recipient()}, err
 }
 
-func openSecrets(dir, identityFile string) (*secretPart, error) {
+func (s *secretPart) seals(p *publicPart, public []byte) bool {
+	return s.Version == p.Version && s.ClusterID == p.ClusterID && s.Generation == p.Generation &&
+		s.PublicSHA256 == publicDigest(public)
+}
+
+func openSecrets(dir string, id age.Identity) (*secretPart, error) {
 	sealed, err := readGuarded(filepath.Join(dir, secretsFile), noOtherAccess)
-	if err != nil {
-		return nil, err
-	}
-	id, err := readIdentity(identityFile)
 	if err != nil {
 		return nil, err
 	}

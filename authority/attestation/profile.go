@@ -54,9 +54,16 @@ func (p Profile) Validate() error {
 	case p.Binding != FirstKey && p.Binding != CNF && p.Binding != Waived:
 		return errors.New(`a profile's binding is "first_key", "cnf" or "none"`)
 	}
+	return p.validateClaims()
+}
+
+func (p Profile) validateClaims() error {
 	for pointer, want := range p.RequiredClaims {
 		if _, ok := scalar(want); !ok || !strings.HasPrefix(pointer, "/") {
 			return errors.New("a required claim is a JSON pointer and a string, boolean or integer")
+		}
+		if _, implied := p.ServiceAccount.claims()[pointer]; implied {
+			return errors.New("a required claim repeats what the service account already says")
 		}
 	}
 	return nil
@@ -64,6 +71,14 @@ func (p Profile) Validate() error {
 
 func (s ServiceAccount) valid() bool {
 	return s.Namespace != "" && s.Name != "" && !strings.ContainsAny(s.Namespace+s.Name, ":/*? \t\n")
+}
+
+// claims is what a projected token says of its service account beside sub.
+func (s *ServiceAccount) claims() map[string]any {
+	if s == nil {
+		return nil
+	}
+	return map[string]any{"/kubernetes.io/namespace": s.Namespace, "/kubernetes.io/serviceaccount/name": s.Name}
 }
 
 // Matches returns nil when the assertion is exactly what the profile describes,
@@ -77,12 +92,19 @@ func (p Profile) Matches(a Assertion) error {
 	case p.Binding == CNF && a.JKT == nil:
 		return unmatched()
 	}
-	for pointer, want := range p.required() {
-		if !sameScalar(lookup(a.Claims, pointer), want) {
-			return unmatched()
-		}
+	if !a.says(p.ServiceAccount.claims()) || !a.says(p.RequiredClaims) {
+		return unmatched()
 	}
 	return nil
+}
+
+func (a Assertion) says(required map[string]any) bool {
+	for pointer, want := range required {
+		if !sameScalar(lookup(a.Claims, pointer), want) {
+			return false
+		}
+	}
+	return true
 }
 
 func (p Profile) subject() string {
@@ -90,22 +112,6 @@ func (p Profile) subject() string {
 		return "system:serviceaccount:" + s.Namespace + ":" + s.Name
 	}
 	return p.Subject
-}
-
-// required adds what a projected token says of its service account beside sub.
-func (p Profile) required() map[string]any {
-	s := p.ServiceAccount
-	if s == nil {
-		return p.RequiredClaims
-	}
-	all := map[string]any{"/kubernetes.io/namespace": s.Namespace, "/kubernetes.io/serviceaccount/name": s.Name}
-	for pointer, want := range p.RequiredClaims {
-		if have, ok := all[pointer]; ok && have != want {
-			return map[string]any{"/": false, "": false}
-		}
-		all[pointer] = want
-	}
-	return all
 }
 
 // Match returns the profiles that an assertion matches, in their order, or a

@@ -100,6 +100,17 @@ func (c *Cache) RefreshedAt(issuer string) time.Time {
 	return s.fetched
 }
 
+// Fresh tells whether an issuer's keys may be used: fetched, and not too old.
+func (c *Cache) Fresh(issuer string) bool {
+	s, ok := c.sources[issuer]
+	if !ok {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.age() < s.cfg.MaxStale
+}
+
 // Run refreshes every issuer before its keys are due, until ctx ends. It is
 // optional: without it the first caller after the due time waits.
 func (c *Cache) Run(ctx context.Context) {
@@ -151,6 +162,9 @@ func (s *source) refreshNow(ctx context.Context) {
 
 // key returns the current key of that name, after at most one refresh.
 func (s *source) key(ctx context.Context, kid string) (key, error) {
+	if ctx.Err() != nil {
+		return key{}, unavailable(ctx.Err())
+	}
 	s.mu.Lock()
 	k, known := s.set[kid]
 	age := s.age()

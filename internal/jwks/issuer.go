@@ -65,7 +65,7 @@ func (i Issuer) validateTrustDomain() error {
 // checkURL accepts absolute https addresses, and http to this machine itself.
 func checkURL(raw string) error {
 	u, err := url.Parse(raw)
-	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "" {
+	if err != nil || u.Hostname() == "" || u.User != nil || strings.ContainsAny(raw, "?#") {
 		return errors.New("it must be an absolute URL without user, query and fragment")
 	}
 	if u.Scheme == "https" || u.Scheme == "http" && loopback(u.Hostname()) {
