@@ -46,6 +46,10 @@ const (
 	InvalidToken     Code = "invalid_token"
 	WrongKey         Code = "wrong_key"
 
+	// At admit, where two parties bring proofs: what is wrong is the worker's, which the guard must tell it.
+	WorkerNonce Code = "worker_nonce"
+	WorkerProof Code = "worker_proof"
+
 	// Workload assertions and the platform envelope.
 	InvalidClient   Code = "invalid_client"
 	AssertionBound  Code = "assertion_bound"
@@ -129,6 +133,9 @@ var refusals = map[Code]refusal{
 	ProofReplayed:    {400, "invalid_dpop_proof", Never, 0, "This DPoP proof was used before; make a new one for each request."},
 	InvalidToken:     {401, "invalid_token", NewClaim, 0, "The capability is not valid here; get a new one."},
 	WrongKey:         {401, "invalid_token", Never, 0, "The proof is signed by another key than the capability names."},
+
+	WorkerNonce: {409, "use_dpop_nonce", WithNonce, 0, "The worker's proof carries a nonce that has passed; challenge it with a fresh one."},
+	WorkerProof: {403, "invalid_dpop_proof", Never, 0, "The worker's proof or capability is not for this request; refuse it."},
 
 	InvalidClient:   {401, "invalid_client", Never, 0, "The workload assertion does not prove a registered workload; send a current one from a registered issuer."},
 	AssertionBound:  {401, "invalid_client", After, 60 * time.Second, "Another key owns this assertion; wait for a new assertion or use that key."},

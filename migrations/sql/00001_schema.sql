@@ -53,7 +53,7 @@ END $$;
 
 -- Every verdict of every verb: `ok` or a refusal code of authority/api.
 CREATE DOMAIN nw.verdict AS text CHECK (VALUE IN (
-  'ok', 'invalid_request', 'not_found', 'forbidden', 'admission_closed', 'use_dpop_nonce', 'proof_replayed', 'wrong_key', 'invalid_dpop_proof', 'invalid_token',
+  'ok', 'invalid_request', 'not_found', 'forbidden', 'admission_closed', 'use_dpop_nonce', 'worker_nonce', 'worker_proof', 'proof_replayed', 'wrong_key', 'invalid_dpop_proof', 'invalid_token',
   'invalid_client', 'assertion_bound', 'invalid_envelope', 'unknown_member', 'invalid_target', 'invalid_grant', 'invalid_authorization_details', 'unsupported_grant_type',
   'payload_too_large', 'unsupported_media_type', 'method_not_allowed', 'too_many_requests', 'unavailable', 'outcome_unknown', 'internal',
   'unknown_run', 'run_ended', 'held', 'lease_lost', 'fence_stale', 'deadline_passed', 'authority_changed', 'readiness_changed', 'consent_ended',

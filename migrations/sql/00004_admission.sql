@@ -7,7 +7,7 @@
 CREATE FUNCTION nw.refused(p_verb text, p_verdict text, p_task bigint, p_run bigint, p_effect bigint, p_jkt bytea) RETURNS text
 LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
 BEGIN
-  IF p_verdict <> 'use_dpop_nonce' THEN
+  IF p_verdict NOT IN ('use_dpop_nonce', 'worker_nonce') THEN
     PERFORM nw.note(p_verb, p_verdict, p_task, p_run, p_effect, json_build_object('key', nw.hex(p_jkt)));
   END IF;
   RETURN p_verdict;
@@ -17,7 +17,7 @@ END $$;
 -- claim gives a queued run to one key (P7, P8). The same key with a live lease gets the same fence again: its answer was lost.
 -- +goose StatementBegin
 CREATE FUNCTION nw.claim(
-  p_run bytea, p_client bytea, p_profile bigint, p_assertion bytea, p_assertion_until timestamptz, p_bound boolean,
+  p_run bytea, p_client bytea, p_profiles bigint[], p_assertion bytea, p_assertion_until timestamptz, p_bound boolean,
   p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_capability bytea, p_lease_ms integer,
   OUT verdict text, OUT wait_ms bigint, OUT run_ref bytea, OUT task_ref bytea, OUT client bytea, OUT fence bigint, OUT deadline timestamptz, OUT activation_epoch bigint,
   OUT readiness_epoch bigint, OUT incarnation bigint, OUT lease_left_ms bigint, OUT remaining_ms bigint, OUT effects_left integer, OUT effects json)
@@ -37,7 +37,7 @@ BEGIN
   verdict := CASE
     WHEN r.id IS NULL OR (p_client IS NOT NULL AND p_client <> client)
       OR NOT EXISTS (SELECT FROM role_profiles p JOIN registry g ON g.id = p.profile_id
-                      WHERE p.role_id = r.role_id AND p.profile_id = p_profile AND g.state = 'active') THEN 'unknown_run'
+                      WHERE p.role_id = r.role_id AND p.profile_id = ANY (p_profiles) AND g.state = 'active') THEN 'unknown_run'
     WHEN d.state IS NULL THEN 'admission_closed'
     WHEN r.state NOT IN ('queued', 'claimed', 'waiting', 'ending') THEN 'run_ended'
     WHEN r.deadline <= t THEN 'deadline_passed'
@@ -65,7 +65,7 @@ BEGIN
   IF p_bound THEN PERFORM nw.own_assertion(p_assertion, p_assertion_until, p_jkt); END IF;
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
   PERFORM nw.note('claim', 'ok', r.task_id, r.id, NULL, json_build_object('fence', fence, 'key', nw.hex(p_jkt), 'capability', nw.hex(p_capability),
-    'assertion', nw.hex(p_assertion), 'profile', p_profile, 'readiness', d.epoch, 'activation', activation_epoch, 'again', again));
+    'assertion', nw.hex(p_assertion), 'profiles', p_profiles, 'readiness', d.epoch, 'activation', activation_epoch, 'again', again));
   readiness_epoch := d.epoch;
   incarnation := d.incarnation;
   remaining_ms := floor(extract(epoch FROM deadline - t) * 1000);
@@ -268,7 +268,7 @@ BEGIN
     WHEN l.consent_id IS DISTINCT FROM r.consent_id OR c.state <> 'active' OR c.expires_at <= t THEN 'consent_ended'
     WHEN e.state <> 'minted' OR e.expires_at <= t THEN 'effect_lapsed'
     WHEN l.uncertain_until > t AND NOT EXISTS (SELECT FROM findings WHERE effect_id = l.uncertain_effect) THEN 'lane_uncertain'
-    WHEN nw.nonce_verdict(p_nonce_at) <> 'ok' THEN nw.nonce_verdict(p_nonce_at)
+    WHEN nw.nonce_verdict(p_nonce_at) <> 'ok' THEN 'worker_nonce' -- the worker must be challenged, not the guard
     ELSE nw.nonce_verdict(p_guard_nonce_at) END;
   IF verdict <> 'ok' THEN
     verdict := nw.refused('admit', verdict, r.task_id, r.id, e.id, p_jkt);

@@ -166,14 +166,14 @@ END $$;
 
 -- boot_component gives a registered component its next boot: a new key of an instance is a new boot; the same key keeps its boot.
 -- +goose StatementBegin
-CREATE FUNCTION nw.boot_component(p_component bytea, p_profile bigint, p_instance bytea, p_assertion bytea, p_assertion_until timestamptz, p_bound boolean,
+CREATE FUNCTION nw.boot_component(p_component bytea, p_profiles bigint[], p_instance bytea, p_assertion bytea, p_assertion_until timestamptz, p_bound boolean,
   p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_capability bytea,
   OUT verdict text, OUT kind text, OUT boot bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE k record;
 BEGIN
   SELECT c.id, g.kind INTO k FROM components c JOIN registry g ON g.id = c.id JOIN registry p ON p.id = c.profile_id
-   WHERE g.name = p_component AND g.state = 'active' AND p.state = 'active' AND c.profile_id = p_profile;
+   WHERE g.name = p_component AND g.state = 'active' AND p.state = 'active' AND c.profile_id = ANY (p_profiles);
   verdict := CASE
     WHEN k.id IS NULL THEN 'invalid_client'
     WHEN p_bound AND nw.owner_verdict(p_assertion, p_assertion_until, p_jkt) <> 'ok' THEN nw.owner_verdict(p_assertion, p_assertion_until, p_jkt)
