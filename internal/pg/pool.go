@@ -115,24 +115,33 @@ func neverCancel(_ context.Context, c *pgx.ConnConfig) error {
 	return nil
 }
 
-const suitability = `SELECT current_setting('server_version_num')::int, current_setting('transaction_isolation'),
+// server is what a new connection says about itself.
+type server struct {
+	version           int // server_version_num
+	isolation, commit string
+	standby           bool
+}
+
+const askServer = `SELECT current_setting('server_version_num')::int, current_setting('transaction_isolation'),
 	current_setting('synchronous_commit'), pg_is_in_recovery()`
 
 func assertSuitable(ctx context.Context, conn *pgx.Conn) error {
-	var version int
-	var isolation, commit string
-	var standby bool
-	if err := conn.QueryRow(ctx, suitability).Scan(&version, &isolation, &commit, &standby); err != nil {
+	var s server
+	if err := conn.QueryRow(ctx, askServer).Scan(&s.version, &s.isolation, &s.commit, &s.standby); err != nil {
 		return err
 	}
+	return s.suitable()
+}
+
+func (s server) suitable() error {
 	switch {
-	case version < minServer:
-		return fmt.Errorf("%w: PostgreSQL 15 or newer is needed, not %d", ErrUnsuitable, version/10000)
-	case isolation != "read committed":
-		return fmt.Errorf("%w: the role's transactions are %s, and must be read committed", ErrUnsuitable, isolation)
-	case commit == "off":
+	case s.version < minServer:
+		return fmt.Errorf("%w: PostgreSQL 15 or newer is needed, not %d", ErrUnsuitable, s.version/10000)
+	case s.isolation != "read committed":
+		return fmt.Errorf("%w: the role's transactions are %s, and must be read committed", ErrUnsuitable, s.isolation)
+	case s.commit == "off":
 		return fmt.Errorf("%w: synchronous_commit is off, so an acknowledged commit could be lost", ErrUnsuitable)
-	case standby:
+	case s.standby:
 		return errors.New("the database is a standby, which a failover may change")
 	}
 	return nil

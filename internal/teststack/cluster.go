@@ -7,8 +7,10 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/nightwarrant/nightwarrant/internal/localstack"
+	"github.com/nightwarrant/nightwarrant/internal/pg"
 )
 
 const (
@@ -28,6 +30,7 @@ type cluster struct {
 	dir      *scratchDir
 	postgres *localstack.Postgres
 	password string // of the owner and of every process role
+	admin    *pgxpool.Pool
 }
 
 // startCluster copies the cached cluster, which it makes when there is none for
@@ -42,7 +45,11 @@ func startCluster(ctx context.Context) (*cluster, error) {
 	if err != nil {
 		return nil, errors.Join(err, dir.remove())
 	}
-	if err := execute(ctx, c.postgres, fmt.Sprintf(setPasswords, c.password)); err != nil {
+	c.admin, err = pg.Open(ctx, pg.Config{URL: c.postgres.AdminURL("postgres"), MaxConns: 4, Name: "teststack"})
+	if err == nil {
+		err = c.execute(ctx, fmt.Sprintf(setPasswords, c.password))
+	}
+	if err != nil {
 		return nil, errors.Join(err, c.stop())
 	}
 	return c, nil
@@ -55,15 +62,20 @@ const setPasswords = `DO $$ DECLARE r text; BEGIN
 	END LOOP; END $$`
 
 func (c *cluster) stop() error {
+	if c.admin != nil {
+		c.admin.Close()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	defer cancel()
 	return errors.Join(c.postgres.Stop(ctx), c.dir.remove())
 }
 
-func (c *cluster) admin(statement string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
+// execute runs one statement as the superuser.
+func (c *cluster) execute(ctx context.Context, statement string) error {
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	return execute(ctx, c.postgres, statement)
+	_, err := c.admin.Exec(ctx, statement)
+	return err
 }
 
 // buildTemplate makes a cluster in dir that holds the migrated template, and

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -90,7 +91,7 @@ func Database(t testing.TB) *DB {
 	c, err := sharedCluster()
 	requireCluster(t, err)
 	db := c.database(t)
-	t.Cleanup(func() { require.NoError(t, c.admin("DROP DATABASE "+db.Name+" WITH (FORCE)")) })
+	t.Cleanup(func() { assert.NoError(t, c.execute(context.Background(), "DROP DATABASE "+db.Name+" WITH (FORCE)")) })
 	return db
 }
 
@@ -102,7 +103,7 @@ func OwnCluster(t testing.TB) *DB {
 	defer cancel()
 	c, err := startCluster(ctx)
 	requireCluster(t, err)
-	t.Cleanup(func() { require.NoError(t, c.stop()) })
+	t.Cleanup(func() { assert.NoError(t, c.stop()) })
 	return c.database(t)
 }
 
@@ -119,7 +120,8 @@ var databases atomic.Int64
 func (c *cluster) database(t testing.TB) *DB {
 	t.Helper()
 	db := &DB{Name: fmt.Sprintf("t%d", databases.Add(1)), Postgres: c.postgres, cluster: c}
-	require.NoError(t, c.admin("CREATE DATABASE "+db.Name+" TEMPLATE "+template+" OWNER "+owner))
+	require.NoError(t, c.execute(context.Background(),
+		fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s OWNER %s STRATEGY file_copy", db.Name, template, owner)))
 	return db
 }
 
