@@ -173,6 +173,9 @@ type Nonces struct {
 	Nonces []string `json:"nonces"`
 }
 
+// GuardProtocol is the version of what guards and the authority say to each other.
+const GuardProtocol = 1
+
 // Report is one readiness report of a component about one family.
 type Report struct {
 	Sequence     int64  `json:"sequence"`

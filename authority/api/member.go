@@ -1,0 +1,122 @@
+package api
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Paths for members and operators. Identity comes from the envelope only.
+const (
+	PathOffers   = "/v1/offers"
+	PathTasks    = "/v1/tasks"
+	PathRuns     = "/v1/runs"
+	PathFindings = "/v1/findings"
+	PathRegistry = "/v1/registry"
+	PathRetire   = "/v1/registry/retire"
+)
+
+// Offer is what a member may say yes to, exactly.
+type Offer struct {
+	Offer     string          `json:"offer"`
+	Task      string          `json:"task"`
+	Digest    string          `json:"digest"` // the yes carries it
+	State     string          `json:"state"`  // open, accepted, declined, replaced, expired
+	ExpiresAt time.Time       `json:"expires_at"`
+	Document  json.RawMessage `json:"document"` // the canonical consent document
+	NextFires []time.Time     `json:"next_fires,omitempty"`
+}
+
+// Answer is a member's yes or no to the offer that was shown.
+type Answer struct {
+	Digest string `json:"digest"`
+}
+
+// Consent is the receipt of a yes.
+type Consent struct {
+	Consent         string    `json:"consent"`
+	Task            string    `json:"task"`
+	Digest          string    `json:"digest"`
+	ActivationEpoch int64     `json:"activation_epoch"`
+	GivenAt         time.Time `json:"given_at"`
+	ExpiresAt       time.Time `json:"expires_at"`
+}
+
+// Task is one of a member's tasks.
+type Task struct {
+	Task            string          `json:"task"`
+	Revision        int64           `json:"revision"`
+	ActivationEpoch int64           `json:"activation_epoch"`
+	Consented       bool            `json:"consented"`
+	NextAt          *time.Time      `json:"next_at,omitempty"`
+	Document        json.RawMessage `json:"document"`
+}
+
+// Run is one run of a member's task.
+type Run struct {
+	Run        string     `json:"run"`
+	Task       string     `json:"task"`
+	NominalAt  time.Time  `json:"nominal_at"`
+	State      string     `json:"state"`
+	Fence      int64      `json:"fence"`
+	EndedAt    *time.Time `json:"ended_at,omitempty"`
+	Committed  int64      `json:"committed"`
+	NotApplied int64      `json:"not_applied"`
+	Ambiguous  int64      `json:"ambiguous"`
+}
+
+// Page is a list with the opaque cursor of what follows.
+type Page[T any] struct {
+	Items []T    `json:"items"`
+	Next  string `json:"next,omitempty"`
+}
+
+// AmbiguousEffect waits for its owner to record what was found.
+type AmbiguousEffect struct {
+	Effect     string    `json:"effect"`
+	Run        string    `json:"run"`
+	Task       string    `json:"task"`
+	Guard      string    `json:"guard"`
+	Action     string    `json:"action"`
+	Resource   string    `json:"resource"`
+	AdmittedAt time.Time `json:"admitted_at"`
+	Finding    string    `json:"finding,omitempty"`
+	Late       string    `json:"late_evidence,omitempty"`
+}
+
+// Finding records what a person found out: a new entry, never a replay.
+type Finding struct {
+	Effect  string `json:"effect"`
+	Finding string `json:"finding"` // happened, did_not, unknown
+}
+
+// Epoch answers a revocation or cut-off, after it is committed.
+type Epoch struct {
+	Task            string `json:"task"`
+	ActivationEpoch int64  `json:"activation_epoch"`
+}
+
+// Applied answers a set of documents, one line each.
+type Applied struct {
+	Documents []AppliedDocument `json:"documents"`
+}
+
+// AppliedDocument is one document of an applied set.
+type AppliedDocument struct {
+	Kind     string `json:"kind"`
+	Name     string `json:"name"`
+	Revision int64  `json:"revision"`
+	Result   string `json:"result"` // entered or unchanged
+	Offer    string `json:"offer,omitempty"`
+}
+
+// RetireRequest ends a registered revision and what rests on it.
+type RetireRequest struct {
+	Kind     string `json:"kind"`
+	Name     string `json:"name"`
+	Revision int64  `json:"revision"`
+}
+
+// Retirement tells how many tasks lost authority.
+type Retirement struct {
+	Tasks int64 `json:"tasks"`
+}

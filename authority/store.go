@@ -1,0 +1,313 @@
+package authority
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/authority/capability"
+	"github.com/nightwarrant/nightwarrant/internal/pg"
+	"github.com/nightwarrant/nightwarrant/keys"
+)
+
+// All SQL of this package. Each function calls one verb, which is one
+// transaction and one round trip; its verdict is `ok` or a refusal code.
+
+// sqlRefusal is the SQLSTATE with which a verb undoes itself; the message is the code.
+const sqlRefusal = "NW409"
+
+// call runs a verb whose first column is its verdict, and whose second is the
+// milliseconds to wait where wait is given, and turns verdicts and errors into
+// refusals. An error of COMMIT is unknown, never no (P6).
+func (a *Authority) call(ctx context.Context, verb string, key capability.Thumbprint, sql string, args []any, wait *int64, dest ...any) error {
+	var verdict string
+	into := []any{&verdict}
+	if wait != nil {
+		into = append(into, wait)
+	}
+	outcome, err := pg.Call(ctx, a.Pool, sql, args, append(into, dest...)...)
+	var e *pgconn.PgError
+	switch {
+	case err == nil && verdict == "ok":
+		return nil
+	case err == nil:
+		r := api.Refuse(api.Code(verdict))
+		if wait != nil && r.Code.Retry() == api.After {
+			r.RetryAfter = time.Duration(*wait) * time.Millisecond
+		}
+		return r
+	case outcome == pg.Ambiguous:
+		return unknown(err)
+	case errors.As(err, &e) && e.Code == sqlRefusal:
+		a.noteRefusal(ctx, verb, api.Code(e.Message), key)
+		return api.Refuse(api.Code(e.Message))
+	case errors.Is(err, pg.ErrUnavailable), errors.As(err, &e) && transient(e.Code):
+		return unavailable(err)
+	}
+	return fmt.Errorf("%s: %w", verb, err)
+}
+
+// transient are the classes of SQLSTATE in which nothing happened and asking
+// again may help: locks and time-outs, resources, read-only servers, shutdown.
+func transient(code string) bool {
+	switch code[:2] {
+	case "40", "53", "55", "57", "58":
+		return true
+	}
+	return code == "25006"
+}
+
+// noteRefusal keeps the audit row of a refusal that undid its own verb. When
+// even that fails there is nothing to undo: the refusal stands, and is counted.
+func (a *Authority) noteRefusal(ctx context.Context, verb string, code api.Code, key capability.Thumbprint) {
+	var none any
+	if _, err := pg.Call(ctx, a.Pool, `SELECT nw.note_refusal($1, $2, $3)::text`, []any{verb, string(code), key[:]}, &none); err != nil {
+		a.refusals.count(code)
+	}
+}
+
+// ReadIdentity reads the registered public identity of the cluster's keys.
+func ReadIdentity(ctx context.Context, pool *pgxpool.Pool) (id keys.Identity, found bool, err error) {
+	var cluster, kid, public, check, provenance []byte
+	_, err = pg.Call(ctx, pool, `SELECT i.cluster, coalesce(i.generation, 0), i.kid, i.public_key, i.nonce_check, i.provenance FROM (SELECT) one LEFT JOIN nw.identity() i ON true`,
+		nil, &cluster, &id.Generation, &kid, &public, &check, &provenance)
+	if err != nil || cluster == nil {
+		return keys.Identity{}, false, err
+	}
+	copy(id.ClusterID[:], cluster)
+	copy(id.NonceCheck[:], check)
+	copy(id.ProvenanceDigest[:], provenance)
+	id.KID = encode(kid)
+	id.PublicKey, err = ecdsa.ParseUncompressedPublicKey(elliptic.P256(), public)
+	return id, err == nil, err
+}
+
+// RegisterIdentity enters the public identity of the cluster's keys, once. pool
+// is the operator's database role. Registering the same identity again is no
+// change; another one is refused.
+func RegisterIdentity(ctx context.Context, pool *pgxpool.Pool, id keys.Identity) error {
+	kid, ok := decode(id.KID, 32)
+	public, err := id.PublicKey.Bytes()
+	if !ok || err != nil {
+		return &keys.MaterialError{Sentence: "the key bundle's identity is malformed"}
+	}
+	var verdict string
+	_, err = pg.Call(ctx, pool, `SELECT verdict FROM nw.register_keys($1, $2, $3, $4, $5, $6)`,
+		[]any{id.ClusterID[:], id.Generation, kid, public, id.NonceCheck[:], id.ProvenanceDigest[:]}, &verdict)
+	if err == nil && verdict != "ok" {
+		return &keys.MaterialError{Sentence: "another key bundle is registered for this cluster; nothing was changed"}
+	}
+	return err
+}
+
+// claimRow is what claim and renew answer.
+type claimRow struct {
+	wait                                      int64
+	run, task, client                         []byte
+	fence, activation, readiness, incarnation int64
+	deadline                                  time.Time
+	leaseMS, remainingMS                      int64
+	effectsLeft                               int64
+	effects                                   []effectRow
+}
+
+type effectRow struct {
+	Ref    string `json:"ref"` // hex, like the others
+	Key    string `json:"key"`
+	Digest string `json:"digest"`
+	State  string `json:"state"`
+}
+
+const claimColumns = `verdict, coalesce(wait_ms, 0), run_ref, task_ref, client, coalesce(fence, 0), coalesce(deadline, 'epoch'), coalesce(activation_epoch, 0), coalesce(readiness_epoch, 0),
+	coalesce(incarnation, 0), coalesce(lease_left_ms, 0), coalesce(remaining_ms, 0), coalesce(effects_left, 0), coalesce(effects, '[]')`
+
+func (r *claimRow) dest() []any {
+	return []any{&r.run, &r.task, &r.client, &r.fence, &r.deadline, &r.activation, &r.readiness, &r.incarnation, &r.leaseMS, &r.remainingMS, &r.effectsLeft,
+		(*effectRows)(&r.effects)}
+}
+
+// effectRows scans a JSON column.
+type effectRows []effectRow
+
+func (e *effectRows) Scan(src any) error { return scanJSON(src, (*[]effectRow)(e)) }
+
+func scanJSON(src any, into any) error {
+	switch v := src.(type) {
+	case nil:
+		return nil
+	case string:
+		return json.Unmarshal([]byte(v), into)
+	case []byte:
+		return json.Unmarshal(v, into)
+	}
+	return fmt.Errorf("a JSON column holds %T", src)
+}
+
+// identified is a verified assertion in the form in which a verb binds it.
+type identified struct {
+	profiles []int64
+	digest   [32]byte
+	until    time.Time
+	bound    bool // the first key that uses it owns it
+}
+
+func (a *Authority) claim(ctx context.Context, run []byte, client *[32]byte, by identified, p spent, capability [32]byte) (r claimRow, err error) {
+	err = a.call(ctx, "claim", p.key, `SELECT `+claimColumns+` FROM nw.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+		[]any{run, optional(client), by.profiles, by.digest[:], by.until, by.bound, p.key[:], p.nonceAt, p.digest[:], capability[:], a.Lease.Milliseconds()}, &r.wait, r.dest()...)
+	return r, err
+}
+
+func optional(d *[32]byte) []byte {
+	if d == nil {
+		return nil
+	}
+	return d[:]
+}
+
+func (a *Authority) renew(ctx context.Context, c *capability.RunClaims, run []byte, p spent, capability [32]byte, effectsLeft *int64) (r claimRow, err error) {
+	err = a.call(ctx, "renew", p.key, `SELECT `+claimColumns+` FROM nw.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+		[]any{run, c.Fence, c.ActivationEpoch, c.Incarnation, p.key[:], p.nonceAt, p.digest[:], capability[:], a.Lease.Milliseconds(), effectsLeft}, &r.wait, r.dest()...)
+	return r, err
+}
+
+// mintArgs is one exact effect on its way into the database: digests only.
+type mintArgs struct {
+	ref                                  [16]byte
+	key, guard, action, resource, digest [32]byte
+	amount                               int64
+	currency                             *[32]byte
+	risk                                 int16
+	repeatOf                             []byte
+	capability                           [32]byte
+}
+
+type mintRow struct {
+	wait         int64
+	effect       []byte
+	state        string
+	digest       []byte
+	task, client []byte
+	deadline     time.Time
+	ttlMS        int64
+}
+
+func (a *Authority) mint(ctx context.Context, c *capability.RunClaims, run []byte, p spent, m mintArgs) (r mintRow, err error) {
+	err = a.call(ctx, "mint", p.key, `SELECT verdict, coalesce(wait_ms, 0), effect_ref, coalesce(effect_state, ''), effect_digest, task_ref, client, coalesce(deadline, 'epoch'), coalesce(ttl_left_ms, 0)
+		FROM nw.mint($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`,
+		[]any{run, c.Fence, c.ActivationEpoch, c.ReadinessEpoch, c.Incarnation, p.key[:], p.nonceAt, p.digest[:],
+			m.ref[:], m.key[:], m.guard[:], m.action[:], m.resource[:], m.amount, optional(m.currency), m.risk, m.digest[:], m.repeatOf,
+			m.capability[:], effectLifetime.Milliseconds()},
+		&r.wait, &r.effect, &r.state, &r.digest, &r.task, &r.client, &r.deadline, &r.ttlMS)
+	return r, err
+}
+
+// component is who calls with a component capability.
+type component struct {
+	name, instance [32]byte
+	kind           string
+	boot           int64
+}
+
+type admitRow struct {
+	wait      int64
+	run, task []byte
+	fence     int64
+	withinMS  int64
+	number    int64
+}
+
+func (a *Authority) admit(ctx context.Context, g component, gp spent, c *capability.EffectClaims, effect, attempt []byte, digest [32]byte, p spent) (r admitRow, err error) {
+	capability := c.Header.Digest()
+	err = a.call(ctx, "admit", p.key, `SELECT verdict, coalesce(wait_ms, 0), run_ref, task_ref, coalesce(fence, 0), coalesce(apply_within_ms, 0), coalesce(number, 0)
+		FROM nw.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`,
+		[]any{g.name[:], g.instance[:], g.boot, gp.key[:], gp.nonceAt, gp.digest[:], effect, attempt, digest[:], capability[:],
+			c.Fence, c.ActivationEpoch, c.ReadinessEpoch, c.Incarnation, p.key[:], p.nonceAt, p.digest[:]},
+		&r.wait, &r.run, &r.task, &r.fence, &r.withinMS, &r.number)
+	return r, err
+}
+
+type outcomeRow struct {
+	wait   int64
+	effect []byte
+	state  string
+	digest []byte
+	late   bool
+}
+
+const outcomeColumns = `verdict, coalesce(wait_ms, 0), effect_ref, coalesce(effect_state, ''), effect_digest, coalesce(late, false)`
+
+func (r *outcomeRow) dest() []any { return []any{&r.effect, &r.state, &r.digest, &r.late} }
+
+func (a *Authority) settleEffect(ctx context.Context, g component, p spent, effect, attempt []byte, outcome string) (r outcomeRow, err error) {
+	err = a.call(ctx, "settle_effect", p.key, `SELECT `+outcomeColumns+` FROM nw.settle_effect($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+		[]any{g.name[:], g.instance[:], g.boot, p.key[:], p.nonceAt, p.digest[:], effect, attempt, outcome}, &r.wait, r.dest()...)
+	return r, err
+}
+
+func (a *Authority) effectForHolder(ctx context.Context, run, effect []byte, p spent) (r outcomeRow, err error) {
+	err = a.call(ctx, "present", p.key, `SELECT `+outcomeColumns+` FROM nw.effect_for_holder($1, $2, $3, $4, $5)`,
+		[]any{effect, run, p.key[:], p.nonceAt, p.digest[:]}, &r.wait, r.dest()...)
+	return r, err
+}
+
+// unsettledRow is one line of nw.unsettled; references are hex.
+type unsettledRow struct {
+	Ref          string `json:"ref"`
+	Attempt      string `json:"attempt"`
+	Lane         string `json:"lane"`
+	Fence        int64  `json:"fence"`
+	ApplyLeftMS  int64  `json:"apply_left_ms"`
+	SettleLeftMS int64  `json:"settle_left_ms"`
+}
+
+type unsettledRows []unsettledRow
+
+func (u *unsettledRows) Scan(src any) error { return scanJSON(src, (*[]unsettledRow)(u)) }
+
+func (a *Authority) unsettled(ctx context.Context, g component, p spent, limit int) (rows unsettledRows, err error) {
+	err = a.call(ctx, "present", p.key, `SELECT verdict, coalesce(effects, '[]') FROM nw.unsettled($1, $2, $3, $4, $5, $6, $7)`,
+		[]any{g.name[:], g.instance[:], g.boot, p.key[:], p.nonceAt, p.digest[:], limit}, nil, &rows)
+	return rows, err
+}
+
+type settledRow struct {
+	wait                             int64
+	run                              []byte
+	state                            string
+	fence                            int64
+	committed, notApplied, ambiguous int64
+	audit                            []byte
+}
+
+func (a *Authority) settleRun(ctx context.Context, c *capability.RunClaims, run []byte, p spent, succeeded bool) (r settledRow, err error) {
+	capability := c.Header.Digest()
+	err = a.call(ctx, "settle_run", p.key, `SELECT verdict, coalesce(wait_ms, 0), run_ref, coalesce(state, ''), coalesce(fence, 0), coalesce(committed, 0), coalesce(not_applied, 0), coalesce(ambiguous, 0), audit_digest
+		FROM nw.settle_run($1, $2, $3, $4, $5, $6, $7)`,
+		[]any{run, c.Fence, p.key[:], p.nonceAt, p.digest[:], capability[:], succeeded},
+		&r.wait, &r.run, &r.state, &r.fence, &r.committed, &r.notApplied, &r.ambiguous, &r.audit)
+	return r, err
+}
+
+func (a *Authority) bootComponent(ctx context.Context, name, instance [32]byte, by identified, p spent, capability [32]byte) (kind string, boot int64, err error) {
+	err = a.call(ctx, "component", p.key, `SELECT verdict, coalesce(kind, ''), coalesce(boot, 0) FROM nw.boot_component($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+		[]any{name[:], by.profiles, instance[:], by.digest[:], by.until, by.bound, p.key[:], p.nonceAt, p.digest[:], capability[:]}, nil, &kind, &boot)
+	return kind, boot, err
+}
+
+func (a *Authority) spendComponent(ctx context.Context, g component, p spent) error {
+	return a.call(ctx, "present", p.key, `SELECT verdict FROM nw.spend_component($1, $2, $3, $4, $5, $6, $7)`,
+		[]any{g.name[:], g.kind, g.instance[:], g.boot, p.key[:], p.nonceAt, p.digest[:]}, nil)
+}
+
+func (a *Authority) reportComponent(ctx context.Context, g component, p spent, family string, r api.Report, reason string) error {
+	return a.call(ctx, "report", p.key, `SELECT verdict FROM nw.report_component($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
+		[]any{g.name[:], g.kind, g.instance[:], g.boot, p.key[:], p.nonceAt, p.digest[:], family, r.Sequence, r.Healthy, reason, r.AgeMS}, nil)
+}

@@ -1,0 +1,164 @@
+package authority
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/authority/attestation"
+	"github.com/nightwarrant/nightwarrant/authority/canonical"
+	"github.com/nightwarrant/nightwarrant/authority/capability"
+	"github.com/nightwarrant/nightwarrant/authority/document"
+)
+
+// identify verifies a workload assertion and finds the registered profiles
+// that it matches, exactly. It proves identity only (A2).
+func (a *Authority) identify(ctx context.Context, assertion string, by capability.Thumbprint) (identified, attestation.Assertion, error) {
+	verified, err := a.Assertions.Verify(ctx, assertion)
+	if err != nil {
+		return identified{}, verified, refusalOf(err)
+	}
+	if err := verified.BoundTo(by); err != nil {
+		return identified{}, verified, refusalOf(err)
+	}
+	id := identified{digest: verified.Digest, until: verified.Expires}
+	for _, p := range a.registry.now().profiles {
+		if p.Matches(verified) == nil {
+			id.profiles = append(id.profiles, p.id)
+			// A token that names its key needs no owner beside it. Otherwise one profile that ties is enough to tie.
+			id.bound = id.bound || p.Binding == attestation.FirstKey && verified.JKT == nil
+		}
+	}
+	if len(id.profiles) == 0 {
+		return id, verified, api.Refuse(api.InvalidClient)
+	}
+	return id, verified, nil
+}
+
+// refusalOf finds the wire's refusal in an error of another package.
+func refusalOf(err error) error {
+	var r *api.Refusal
+	if errors.As(err, &r) {
+		return err
+	}
+	return unavailable(err)
+}
+
+// Component gives a guard, reporter or product its capability. A new key of an
+// instance is a new boot.
+func (a *Authority) Component(ctx context.Context, c Call, name, assertion string) (api.TokenResponse, error) {
+	p, err := a.prove(c, "", capability.Thumbprint{})
+	if err != nil {
+		return api.TokenResponse{}, err
+	}
+	by, verified, err := a.identify(ctx, assertion, p.key)
+	if err != nil {
+		return api.TokenResponse{}, err
+	}
+	claims := capability.ComponentClaims{Header: a.header(name, name, p.key), Component: name}
+	instance := instanceOf(verified)
+	kind, boot, err := a.bootComponent(ctx, nameDigest(name), instance, by, p, claims.Header.Digest())
+	if err != nil {
+		return api.TokenResponse{}, err
+	}
+	claims.ComponentKind, claims.Boot, claims.Instance = kind, boot, encode(instance[:])
+	claims.IssuedAt, claims.Expires = a.expiry(tokenLifetime, verified.Expires)
+	token, err := capability.SignComponent(a.Keys.Signer(), claims)
+	if err != nil {
+		return api.TokenResponse{}, err
+	}
+	return a.answer(token, claims.Header, api.TokenResponse{Boot: boot}), nil
+}
+
+// instanceOf names one instance of a workload: its pod where the assertion
+// names one, else its subject.
+func instanceOf(v attestation.Assertion) [32]byte {
+	pod, _ := v.Claims["kubernetes.io"].(map[string]any)
+	inner, _ := pod["pod"].(map[string]any)
+	uid, _ := inner["uid"].(string)
+	return canonical.Digest(canonical.DomainReference, []byte(v.Issuer), []byte(v.Subject), []byte(uid))
+}
+
+// header begins a capability for a key.
+func (a *Authority) header(subject, client string, key capability.Thumbprint) capability.Header {
+	return capability.Header{Issuer: a.Issuer, Audience: a.Issuer, Subject: subject, ClientID: client, ID: newID(),
+		Confirmation: capability.Confirmation{JKT: key}, Generation: a.Keys.Identity().Generation}
+}
+
+// answer wraps a signed capability (RFC 6749 §5.1, RFC 8693 §2.2.1).
+func (a *Authority) answer(t capability.Token, h capability.Header, r api.TokenResponse) api.TokenResponse {
+	r.AccessToken, r.TokenType, r.ExpiresIn, r.IssuedTokenType = t.Reveal(), "DPoP", h.Expires-h.IssuedAt, api.TokenTypeAccess
+	return r
+}
+
+// caller verifies a component capability and the proof of its key.
+func (a *Authority) caller(c Call, token capability.Token) (component, spent, error) {
+	claims, err := capability.VerifyComponent(token, a.Keys, a.expectation())
+	if err != nil {
+		return component{}, spent{}, proofRefusal(err)
+	}
+	p, err := a.prove(c, token, claims.Confirmation.JKT)
+	if err != nil {
+		return component{}, spent{}, err
+	}
+	instance, ok := decode(claims.Instance, 32)
+	if !ok {
+		return component{}, spent{}, api.Refuse(api.InvalidToken)
+	}
+	return component{name: nameDigest(claims.Component), instance: [32]byte(instance), kind: claims.ComponentKind, boot: claims.Boot}, p, nil
+}
+
+// MaxNonces bounds how many nonces a guard may ask for at once (P32).
+const MaxNonces = 64
+
+// Nonces gives a guard nonces for its own audience.
+func (a *Authority) Nonces(ctx context.Context, c Call, token capability.Token, count int) (api.Nonces, error) {
+	g, p, err := a.caller(c, token)
+	if err != nil {
+		return api.Nonces{}, err
+	}
+	uri, ok := a.guardURI(g)
+	if !ok {
+		return api.Nonces{}, api.Refuse(api.WrongGuard)
+	}
+	if count < 1 || count > MaxNonces {
+		return api.Nonces{}, api.Refusef(api.InvalidRequest, "Ask for 1 to %d nonces.", MaxNonces)
+	}
+	if err := a.spendComponent(ctx, g, p); err != nil {
+		return api.Nonces{}, err
+	}
+	out := api.Nonces{Nonces: make([]string, count)}
+	for i := range out.Nonces {
+		out.Nonces[i] = a.Keys.Nonces().Mint(uri)
+	}
+	return out, nil
+}
+
+// guardURI is the registered URI of the guard that calls.
+func (a *Authority) guardURI(g component) (string, bool) {
+	s := a.registry.now()
+	name, known := s.byName[g.name]
+	d, ok := find[*document.Guard](s, document.KindGuard, name, 1)
+	if !known || !ok || g.kind != "guard" {
+		return "", false
+	}
+	return d.URI, true
+}
+
+// Report takes a component's readiness report about a family.
+func (a *Authority) Report(ctx context.Context, c Call, token capability.Token, family string, r api.Report) error {
+	who, p, err := a.caller(c, token)
+	if err != nil {
+		return err
+	}
+	reason := "good"
+	switch {
+	case family != "guards":
+		return api.Refuse(api.UnknownFamily)
+	case r.Protocol != api.GuardProtocol:
+		r.Healthy, reason = false, "protocol"
+	case !r.Healthy:
+		reason = "unhealthy"
+	}
+	return a.reportComponent(ctx, who, p, family, r, reason)
+}

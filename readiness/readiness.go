@@ -1,0 +1,136 @@
+// Package readiness keeps the one readiness decision. The decision is derived
+// in the database (nw.evaluate), from every report, in one place; this package
+// asks for it, reports what this process can see, and keeps a copy that is only
+// ever used to refuse (design.md §3, §8).
+package readiness
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Timing of the loops. Reports live three seconds and decisions two, both by
+// the database's clock.
+const (
+	EvaluateEvery = 500 * time.Millisecond
+	ReportEvery   = time.Second
+	MaxCacheAge   = time.Second
+)
+
+// Decision is the complete decision as the database derived it.
+type Decision struct {
+	Open        bool
+	Held        bool // by an operator's hand
+	Epoch       int64
+	Sequence    int64
+	Incarnation int64
+	Valid       time.Duration // from before the question was sent; zero when closed
+	Reason      string
+	Family      string // the first family that is not good, or empty
+}
+
+// Gate evaluates the decision and remembers it. Its memory opens nothing: an
+// admission reads the row itself, under the lock.
+type Gate struct {
+	pool *pgxpool.Pool
+	log  *slog.Logger
+	last atomic.Pointer[remembered]
+}
+
+type remembered struct {
+	Decision
+	asked time.Time // before the question was sent; monotonic
+}
+
+// NewGate returns a gate that has not asked yet, and so is closed.
+func NewGate(pool *pgxpool.Pool, log *slog.Logger) *Gate { return &Gate{pool: pool, log: log} }
+
+// Run evaluates until ctx ends. Any replica may; none has to.
+func (g *Gate) Run(ctx context.Context) {
+	every(ctx, EvaluateEvery, func(ctx context.Context) {
+		before := g.Known()
+		now, err := g.evaluate(ctx)
+		switch {
+		case err != nil:
+			g.log.LogAttrs(ctx, slog.LevelWarn, "the readiness decision cannot be evaluated", slog.Any("error", err))
+		case now.Epoch != before.Epoch || now.Reason != before.Reason || now.Family != before.Family:
+			g.log.LogAttrs(ctx, slog.LevelInfo, "readiness", slog.Bool("open", now.Open), slog.Int64("epoch", now.Epoch),
+				slog.String("reason", now.Reason), slog.String("family", now.Family))
+		}
+	})
+}
+
+// Known is the remembered decision: closed when it is older than MaxCacheAge or
+// than its own validity, whatever it said.
+func (g *Gate) Known() Decision {
+	r := g.last.Load()
+	if r == nil {
+		return Decision{Reason: "start"}
+	}
+	d, age := r.Decision, time.Since(r.asked)
+	d.Valid -= age
+	if age > MaxCacheAge || d.Valid <= 0 {
+		if d.Open {
+			d.Reason = "expired"
+		}
+		d.Open, d.Valid = false, 0
+	}
+	return d
+}
+
+// Current asks the database for the decision as it stands.
+func (g *Gate) Current(ctx context.Context) (Decision, error) {
+	asked := time.Now()
+	d, err := readDecision(ctx, g.pool)
+	if err != nil {
+		return Decision{Reason: "unreachable", Family: "store"}, err
+	}
+	g.remember(d, asked)
+	return g.Known(), nil
+}
+
+func (g *Gate) evaluate(ctx context.Context) (Decision, error) {
+	if err := evaluate(ctx, g.pool); err != nil {
+		return Decision{}, err
+	}
+	return g.Current(ctx)
+}
+
+// remember never goes back to an older epoch or sequence.
+func (g *Gate) remember(d Decision, asked time.Time) {
+	next := &remembered{d, asked}
+	for {
+		old := g.last.Load()
+		if old != nil && (old.Incarnation > d.Incarnation || old.Incarnation == d.Incarnation && old.Sequence > d.Sequence) {
+			return
+		}
+		if g.last.CompareAndSwap(old, next) {
+			return
+		}
+	}
+}
+
+// every calls f at once and then at each tick, one at a time, until ctx ends. Each
+// call has the time of two ticks and at least two seconds.
+func every(ctx context.Context, tick time.Duration, f func(context.Context)) {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		once(ctx, max(2*tick, 2*time.Second), f)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func once(ctx context.Context, limit time.Duration, f func(context.Context)) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	f(ctx)
+}
