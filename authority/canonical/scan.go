@@ -26,7 +26,7 @@ type Value struct {
 
 // Text is the value of a string, unescaped; ok is false for any other type.
 func (v Value) Text() (text string, ok bool) {
-	if v.Raw[0] != '"' {
+	if !v.IsText() {
 		return "", false
 	}
 	return string(unescape(v.Raw[1 : len(v.Raw)-1])), true
@@ -34,7 +34,7 @@ func (v Value) Text() (text string, ok bool) {
 
 // Is compares a string's value without allocating for it.
 func (v Value) Is(text string) bool {
-	return v.Raw[0] == '"' && string(unescape(v.Raw[1:len(v.Raw)-1])) == text
+	return v.IsText() && string(unescape(v.Raw[1:len(v.Raw)-1])) == text
 }
 
 // Int is the value of a safe integer spelled without fraction, exponent or minus zero.
@@ -46,15 +46,15 @@ func (v Value) Int() (n int64, ok bool) {
 	return n, err == nil
 }
 
-// IsObject and IsArray tell the structured types.
+// IsText tells a string.
+func (v Value) IsText() bool { return v.Raw[0] == '"' }
+
+// IsObject tells an object.
 func (v Value) IsObject() bool { return v.Raw[0] == '{' }
 
-// IsArray tells an array.
-func (v Value) IsArray() bool { return v.Raw[0] == '[' }
-
 // Members checks one JSON object (I-JSON: UTF-8, paired surrogates, no name twice at any depth, nothing after it) and
-// hands each of its members to visit in order, the name unescaped. Unlike Check it lets null and any number stand,
-// because foreign objects hold members that are not ours. An error of visit ends the walk and is returned as it is;
+// hands each of its members to visit in order, the name unescaped. Unlike Check it lets null and any number that a double
+// can hold stand, because foreign objects have members that are not ours. An error of visit ends the walk and is returned as it is;
 // a duplicate name is only known at the end, so visited members count for nothing until Members has returned nil.
 func Members(in []byte, visit func(name []byte, v Value) error) error {
 	s := scanner{in: in, visit: visit}
@@ -64,7 +64,7 @@ func Members(in []byte, visit func(name []byte, v Value) error) error {
 // Elements walks a checked array the way Members walks an object.
 func Elements(array Value, visit func(v Value) error) error {
 	s := scanner{in: array.Raw, element: visit}
-	if !array.IsArray() {
+	if array.Raw[0] != '[' {
 		return s.fail("not an array")
 	}
 	return s.value()
@@ -412,8 +412,18 @@ func (s *scanner) number() error {
 			return s.fail("a number is not complete")
 		}
 	}
-	if s.plain && !safeInteger(s.in[start:s.pos]) {
+	return s.size(s.in[start:s.pos])
+}
+
+func (s *scanner) size(number []byte) error {
+	if safeInteger(number) {
+		return nil
+	}
+	if s.plain {
 		return s.fail("a number is not a safe integer")
+	}
+	if _, err := strconv.ParseFloat(string(number), 64); err != nil {
+		return s.fail("a number is too large")
 	}
 	return nil
 }

@@ -29,6 +29,10 @@ func GenerateKey() (*Key, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newKey(private)
+}
+
+func newKey(private *ecdsa.PrivateKey) (*Key, error) {
 	point, err := private.PublicKey.Bytes()
 	if err != nil {
 		return nil, err
@@ -102,7 +106,8 @@ type proofClaims struct {
 	Nonce string `json:"nonce,omitempty"`
 }
 
-// NewProof makes the DPoP header for one request, with 128 random bits as its jti.
+// NewProof makes the DPoP header for one request, with 128 random bits as its jti. It is an error if ParseProof would
+// refuse what the parameters give.
 func NewProof(k *Key, p ProofParams) (string, error) {
 	htu, err := NormalizeHTU(p.URL)
 	if err != nil {
@@ -126,5 +131,9 @@ func NewProof(k *Key, p ProofParams) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return signed + "." + base64.RawURLEncoding.EncodeToString(sig[:]), nil
+	proof := signed + "." + base64.RawURLEncoding.EncodeToString(sig[:])
+	if _, err := ParseProof(proof); err != nil {
+		return "", err
+	}
+	return proof, nil
 }

@@ -12,7 +12,11 @@ var errHTU = errors.New("capability: not an absolute http or https URL")
 // and fragment, scheme and host in lower case, no default port, percent-encodings in upper case and unreserved
 // characters decoded, dot segments removed, an empty path as "/". A trailing slash, a double slash, "%2F" and the
 // case of the path all stay, as the router tells them apart too.
-func NormalizeHTU(s string) (string, error) {
+func NormalizeHTU(s string) (string, error) { return normalize(s, true) }
+
+// normalize refuses dot segments on request: the router redirects plain ones and takes encoded ones for names, so that
+// the URL of a request that has some is not the one it would be normalized to.
+func normalize(s string, dots bool) (string, error) {
 	if i := strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f }); i >= 0 {
 		return "", errHTU
 	}
@@ -31,7 +35,7 @@ func NormalizeHTU(s string) (string, error) {
 	if !ok {
 		return "", errHTU
 	}
-	path, ok = normalPath(path)
+	path, ok = normalPath(path, dots)
 	if !ok {
 		return "", errHTU
 	}
@@ -80,7 +84,7 @@ func isPort(s string) bool {
 	return len(s) <= 5
 }
 
-func normalPath(s string) (string, bool) {
+func normalPath(s string, dots bool) (string, bool) {
 	plain := true
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -94,7 +98,11 @@ func normalPath(s string) (string, bool) {
 		return s, true
 	}
 	s, ok := normalEscapes(s)
-	return removeDots(s), ok
+	if !ok {
+		return "", false
+	}
+	short := removeDots(s)
+	return short, dots || short == s
 }
 
 func normalEscapes(s string) (string, bool) {

@@ -148,7 +148,7 @@ func readTokenHeader(t string) (kid string, err error) {
 		return "", badToken("the capability is not three segments of base64url")
 	}
 	in, err := strict64.DecodeString(t[:first])
-	if err != nil || !isBase64URL(t[second+1:]) {
+	if err != nil || !decodeExact(new([64]byte)[:], t[second+1:]) {
 		return "", badToken("the capability is not three segments of base64url")
 	}
 	var alg, typ bool

@@ -1,7 +1,9 @@
 package capability
 
 import (
+	"bytes"
 	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -11,13 +13,19 @@ import (
 // in the database. The zero value is no key's.
 type Thumbprint [32]byte
 
-var errThumbprint = errors.New("capability: a thumbprint is 43 characters of base64url")
+var (
+	errThumbprint = errors.New("capability: a thumbprint is 43 characters of base64url")
+	errNotP256    = errors.New("capability: not a P-256 public key")
+)
 
 // JKT computes the thumbprint of a P-256 key; any other key is an error.
 func JKT(pub *ecdsa.PublicKey) (Thumbprint, error) {
+	if pub == nil || pub.Curve != elliptic.P256() {
+		return Thumbprint{}, errNotP256
+	}
 	point, err := pub.Bytes()
-	if err != nil || len(point) != pointSize {
-		return Thumbprint{}, errors.New("capability: not a P-256 public key")
+	if err != nil {
+		return Thumbprint{}, errNotP256
 	}
 	return thumbprint(point), nil
 }
@@ -82,4 +90,34 @@ func isBase64URL(s string) bool {
 		}
 	}
 	return true
+}
+
+// order is n of P-256 (SP 800-186 §3.2.1.3).
+var order = elliptic.P256().Params().N.Bytes()
+
+// verifyRaw verifies r‖s, each in [1, n−1] and in 32 bytes. crypto/ecdsa takes DER, which is written here by hand.
+func verifyRaw(pub *ecdsa.PublicKey, digest [32]byte, sig []byte) bool {
+	if len(sig) != 64 || !isScalar(sig[:32]) || !isScalar(sig[32:]) {
+		return false
+	}
+	var room [72]byte
+	der := append(room[:0], 0x30, 0)
+	der = appendInteger(der, sig[:32])
+	der = appendInteger(der, sig[32:])
+	der[1] = byte(len(der) - 2)
+	return ecdsa.VerifyASN1(pub, digest[:], der)
+}
+
+func isScalar(b []byte) bool {
+	return bytes.Compare(b, order) < 0 && !bytes.Equal(b, make([]byte, 32))
+}
+
+func appendInteger(der, b []byte) []byte {
+	b = bytes.TrimLeft(b, "\x00")
+	if b[0] >= 0x80 {
+		der = append(der, 2, byte(len(b)+1), 0)
+	} else {
+		der = append(der, 2, byte(len(b)))
+	}
+	return append(der, b...)
 }
