@@ -10,6 +10,9 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority/capability"
 )
 
+// renewPause keeps callers from waiting one after the other for an authority that does not answer.
+const renewPause = 5 * time.Second
+
 // Component holds the component capability of a guard, a reporter or a product
 // and renews it when half of its life is over. It is safe for concurrent use.
 type Component struct {
@@ -18,28 +21,35 @@ type Component struct {
 	Assertion     func(context.Context) (string, error) // reads the projected token anew each time
 	AssertionType string                                // "" is jwt-bearer
 
-	mu      sync.Mutex
-	token   capability.Token
-	renewAt time.Time
-	expires time.Time
+	mu         sync.Mutex
+	token      capability.Token
+	renewAt    time.Time
+	expires    time.Time
+	superseded bool
 }
 
 // JSON calls the authority as this component. A capability that the authority no
 // longer knows is renewed and the call repeated once: such a refusal says that
-// nothing happened.
+// nothing happened. After a refusal as boot_superseded it asks for nothing any
+// more, because a new capability would displace the later boot in turn.
 func (c *Component) JSON(ctx context.Context, method, path string, in, out any) error {
 	token, err := c.Token(ctx)
 	if err != nil {
 		return err
 	}
 	err = c.Client.JSON(ctx, method, path, token, in, out)
-	if !Refused(err, api.InvalidToken) {
-		return err
+	if Refused(err, api.InvalidToken) {
+		if token, err = c.renew(ctx, token); err != nil {
+			return err
+		}
+		err = c.Client.JSON(ctx, method, path, token, in, out)
 	}
-	if token, err = c.renew(ctx, token); err != nil {
-		return err
+	if Refused(err, api.BootSuperseded) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.superseded = true
 	}
-	return c.Client.JSON(ctx, method, path, token, in, out)
+	return err
 }
 
 // Token is a live component capability. Its errors are those of [Client.PostForm],
@@ -54,12 +64,18 @@ func (c *Component) renew(ctx context.Context, failed capability.Token) (capabil
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.Client.now()
+	if c.superseded {
+		return "", api.Refuse(api.BootSuperseded)
+	}
 	if c.token != failed && now.Before(c.renewAt) {
 		return c.token, nil
 	}
 	err := c.fetch(ctx, now)
 	if err != nil && (c.token == failed || !now.Before(c.expires)) {
 		return "", err
+	}
+	if err != nil {
+		c.renewAt = now.Add(renewPause)
 	}
 	return c.token, nil
 }

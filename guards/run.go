@@ -1,0 +1,311 @@
+package guards
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/guards/internal/elapsed"
+	"github.com/nightwarrant/nightwarrant/internal/dpopclient"
+)
+
+// Protocol is the version of the guard protocol that this library speaks.
+const Protocol = 1
+
+const (
+	pathJWKS     = api.PathJWKS
+	family       = "guards" // of readiness reports
+	reportEvery  = time.Second
+	probeTimeout = 900 * time.Millisecond
+	sweepEvery   = time.Second
+	nonceEvery   = 30 * time.Second
+	nonceLife    = 90 * time.Second // of 120 s, so that a worker has time to use it
+	backoffMost  = 8 * time.Second
+	maxOwed      = 1000
+)
+
+// Run owns the guard's background work until ctx ends: readiness reports, nonces and the sweep. It returns nil then, or
+// earlier an error when a later boot of this instance has taken over. Stop the HTTP server first.
+func (g *Guard) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var group sync.WaitGroup
+	for _, loop := range []func(context.Context) error{g.reportLoop, g.nonceLoop, g.sweepLoop} {
+		group.Go(func() { cancel(loop(ctx)) })
+	}
+	group.Wait()
+	g.config.HTTPClient.CloseIdleConnections()
+	if err := context.Cause(ctx); errors.Is(err, ErrSuperseded) {
+		return err
+	}
+	return nil
+}
+
+// ErrSuperseded says that a later boot of this guard's instance has registered: this process must end.
+var ErrSuperseded = errors.New("guards: a later boot of this instance has registered")
+
+func (g *Guard) reportLoop(ctx context.Context) error {
+	return every(ctx, reportEvery, reportEvery, nil, g.report)
+}
+
+func (g *Guard) nonceLoop(ctx context.Context) error {
+	return every(ctx, nonceEvery, time.Second, nil, g.nonces.refill)
+}
+
+func (g *Guard) sweepLoop(ctx context.Context) error {
+	return every(ctx, sweepEvery, backoffMost, g.sweepNow, g.sweep)
+}
+
+// every calls work at once, then again after the interval, or when woken; after an error with doubled pauses up to most.
+func every(ctx context.Context, interval, most time.Duration, wake <-chan struct{}, work func(context.Context) error) error {
+	pause := interval
+	for {
+		err := work(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case dpopclient.Refused(err, api.BootSuperseded):
+			return ErrSuperseded
+		case err != nil:
+			pause = min(2*pause, most)
+		default:
+			pause = interval
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-wake:
+		}
+		timer.Stop()
+	}
+}
+
+// sleep is false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// report says once whether the ledger answers, with the age of that knowledge counted from before it was asked.
+func (g *Guard) report(ctx context.Context) error {
+	watch := elapsed.Start(g.config.Now)
+	probe, cancel := context.WithTimeout(ctx, probeTimeout)
+	seen, err := g.config.Ledger.Probe(probe)
+	cancel()
+	seen = g.saw(seen)
+	r := api.Report{Sequence: g.nextSequence(), Healthy: err == nil, Protocol: Protocol, MaxFence: seen.Fence, MaxAdmission: seen.Admission}
+	if err != nil {
+		g.log.Warn("the ledger does not answer", "error", err)
+		r.Reason = "unreachable"
+		if errors.Is(err, ErrSettings) {
+			r.Reason = "settings"
+		}
+	}
+	r.AgeMS = watch.Elapsed().Milliseconds()
+	err = g.component.JSON(ctx, http.MethodPut, api.PathReports+family, r, nil)
+	if err != nil && ctx.Err() == nil {
+		g.log.Warn("a readiness report was not taken", "error", err)
+	}
+	return err
+}
+
+func (g *Guard) nextSequence() int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.sequence++
+	return g.sequence
+}
+
+// saw raises what this guard has seen and returns it.
+func (g *Guard) saw(s Seen) Seen {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.seen = Seen{Fence: max(g.seen.Fence, s.Fence), Admission: max(g.seen.Admission, s.Admission)}
+	return g.seen
+}
+
+func (g *Guard) begin(attempt Ref) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.alive[attempt] = true
+}
+
+func (g *Guard) end(attempt Ref) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.alive, attempt)
+}
+
+func (g *Guard) owe(effect, attempt Ref) {
+	g.mu.Lock()
+	if len(g.owed) < maxOwed { // the authority lists what is forgotten here
+		g.owed[effect] = attempt
+	}
+	g.mu.Unlock()
+	g.wakeSweep()
+}
+
+func (g *Guard) wakeSweep() {
+	select {
+	case g.sweepNow <- struct{}{}:
+	default:
+	}
+}
+
+// sweep settles every admitted effect that nobody works on (protocol P15): those that the authority lists, whichever
+// process began them, and those that this process still owes although their window has passed, as late evidence.
+func (g *Guard) sweep(ctx context.Context) error {
+	err := g.listUnsettled(ctx)
+	for effect, attempt := range g.orphans() {
+		err = errors.Join(err, g.settleOrphan(ctx, effect, attempt))
+	}
+	return err
+}
+
+func (g *Guard) listUnsettled(ctx context.Context) error {
+	var list api.Unsettled
+	if err := g.component.JSON(ctx, http.MethodGet, api.PathUnsettled, nil, &list); err != nil {
+		return err
+	}
+	for _, u := range list.Effects {
+		effect, err := ParseRef(u.Effect)
+		attempt, err2 := ParseRef(u.Attempt)
+		if err != nil || err2 != nil || u.ApplyLeftMS > 0 {
+			continue
+		}
+		g.mu.Lock()
+		if len(g.owed) < maxOwed {
+			g.owed[effect] = attempt
+		}
+		g.mu.Unlock()
+	}
+	return nil
+}
+
+// orphans are the owed effects without a living attempt.
+func (g *Guard) orphans() map[Ref]Ref {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	found := map[Ref]Ref{}
+	for effect, attempt := range g.owed {
+		if !g.alive[attempt] {
+			found[effect] = attempt
+		}
+	}
+	return found
+}
+
+func (g *Guard) settleOrphan(ctx context.Context, effect, attempt Ref) error {
+	proof, cancel := context.WithTimeout(ctx, callTimeout)
+	outcome, err := g.config.Ledger.Prove(proof, effect, attempt)
+	cancel()
+	if err != nil {
+		g.log.Warn("the end of an effect cannot be proven yet", "effect", effect, "error", err)
+		return err
+	}
+	recorded, err := g.settle(ctx, effect, attempt, outcome)
+	if err != nil && !dpopclient.Refused(err, api.EffectSettled, api.AttemptMismatch, api.WrongGuard) {
+		return err
+	}
+	g.log.Info("an effect without an owner is settled", "effect", effect, "proven", outcome, "recorded", recorded)
+	g.mu.Lock()
+	delete(g.owed, effect)
+	g.mu.Unlock()
+	return nil
+}
+
+// noncePool holds the newest nonce for workers. One nonce may be in several proofs, so one is enough; the guard makes
+// none itself (protocol P32).
+type noncePool struct {
+	fetch func(context.Context) (string, error)
+	now   func() time.Time
+
+	mu     sync.Mutex
+	nonce  string
+	gotten time.Time
+}
+
+func (p *noncePool) put(nonce string) {
+	if nonce == "" {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.nonce, p.gotten = nonce, p.now()
+}
+
+// get is the nonce, or nothing when it is too old to be of use.
+func (p *noncePool) get() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.now().Sub(p.gotten) > nonceLife {
+		return ""
+	}
+	return p.nonce
+}
+
+// fresh is the nonce, fetched now if there is none.
+func (p *noncePool) fresh(ctx context.Context) string {
+	if nonce := p.get(); nonce != "" {
+		return nonce
+	}
+	_ = p.refill(ctx)
+	return p.get()
+}
+
+func (p *noncePool) refill(ctx context.Context) error {
+	nonce, err := p.fetch(ctx)
+	p.put(nonce)
+	return err
+}
+
+func (g *Guard) fetchNonce(ctx context.Context) (string, error) {
+	var answer api.Nonces
+	if err := g.component.JSON(ctx, http.MethodPost, api.PathNonces, api.NoncesRequest{Count: 1}, &answer); err != nil {
+		return "", err
+	}
+	if len(answer.Nonces) == 0 || !isNonce(answer.Nonces[0]) {
+		return "", dpopclient.ErrNoAnswer
+	}
+	return answer.Nonces[0], nil
+}
+
+// isNonce keeps what is no NQCHAR out of our headers (RFC 9449 §8.1).
+func isNonce(s string) bool {
+	return s != "" && len(s) <= 512 && strings.IndexFunc(s, func(r rune) bool { return r < 0x21 || r > 0x7e || r == '"' || r == '\\' }) < 0
+}
+
+func newHTTPClient() *http.Client {
+	return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: 2 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout: 2 * time.Second, ResponseHeaderTimeout: 5 * time.Second,
+		MaxIdleConnsPerHost: 32, IdleConnTimeout: 60 * time.Second, ForceAttemptHTTP2: true,
+	}}
+}
+
+func noRedirects(c *http.Client) *http.Client {
+	plain := *c
+	plain.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &plain
+}
+
+func sameOrigin(a, b string) bool {
+	x, errX := url.Parse(a)
+	y, errY := url.Parse(b)
+	return errX != nil || errY != nil || strings.EqualFold(x.Scheme, y.Scheme) && strings.EqualFold(x.Host, y.Host)
+}

@@ -1,0 +1,248 @@
+package guards
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/authority/capability"
+	"github.com/nightwarrant/nightwarrant/guards/internal/elapsed"
+	"github.com/nightwarrant/nightwarrant/internal/dpopclient"
+)
+
+const (
+	operations  = "/operations/"
+	callTimeout = 2 * time.Second // of one call to the authority
+	admitTries  = 3
+	admitPause  = 50 * time.Millisecond
+	applyGrace  = 15 * time.Second // beyond the time to apply, to learn what became of a commit
+)
+
+// Answer is the body of an operation that was admitted.
+type Answer struct {
+	Effect  string          `json:"effect"`
+	Outcome Outcome         `json:"outcome"`
+	Result  json.RawMessage `json:"result,omitempty"`
+	Reason  api.Code        `json:"reason,omitempty"` // why it was not applied
+}
+
+// ServeHTTP compares the path as it was sent: nothing is cleaned, decoded or redirected.
+func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path := r.URL.EscapedPath()
+	action, isOperation := strings.CutPrefix(path, g.path+operations)
+	switch {
+	case path == api.PathResource+g.path:
+		g.serveMetadata(w, r)
+	case !isOperation || g.config.Operations[action] == nil:
+		g.refuse(w, r, api.Refuse(api.NotFound))
+	case r.Method != http.MethodPost:
+		w.Header().Set("Allow", http.MethodPost)
+		g.refuse(w, r, api.Refuse(api.MethodNotAllowed))
+	default:
+		g.serveOperation(w, r, action)
+	}
+}
+
+func (g *Guard) serveOperation(w http.ResponseWriter, r *http.Request, action string) {
+	answer, err := g.operate(r, action)
+	if err != nil {
+		g.refuse(w, r, err)
+		return
+	}
+	g.write(w, http.StatusOK, "application/json", answer)
+}
+
+// operate is the guard's policy, step by step. Until admit has returned nothing has happened and every refusal is
+// definite; after it the effect is consumed, and whoever hangs up no longer counts.
+func (g *Guard) operate(r *http.Request, action string) (Answer, error) {
+	req, err := read(r, action)
+	if err != nil {
+		return Answer{}, err
+	}
+	claims, err := g.verify(r.Context(), req.token)
+	if err != nil {
+		return Answer{}, err
+	}
+	if err := g.prove(req, claims); err != nil {
+		return Answer{}, err
+	}
+	effect, params, err := g.effect(req)
+	if err != nil {
+		return Answer{}, err
+	}
+	attempt, err := compare(effect, claims)
+	if err != nil {
+		return Answer{}, err
+	}
+	g.begin(attempt.ID)
+	defer g.end(attempt.ID)
+	if err := g.intend(r.Context(), attempt); err != nil {
+		return Answer{}, err
+	}
+	admitted, err := g.admit(r.Context(), req, attempt, effect)
+	if err != nil {
+		return Answer{}, err
+	}
+	admitted.Params = params
+	return g.carryOut(context.WithoutCancel(r.Context()), admitted)
+}
+
+// compare holds the effect that the request asks for against the one that the capability names.
+func compare(e capability.Effect, claims *capability.EffectClaims) (Attempt, error) {
+	named, err := claims.Effect()
+	if err != nil || !e.Equal(named) {
+		return Attempt{}, api.Refuse(api.EffectMismatch)
+	}
+	digest, err := e.Digest()
+	if err != nil {
+		return Attempt{}, api.Refuse(api.EffectMismatch)
+	}
+	ref, err := ParseRef(claims.EffectRef)
+	if err != nil {
+		return Attempt{}, api.Refuse(api.InvalidToken)
+	}
+	return Attempt{Effect: ref, ID: NewRef(), Action: e.Action, Digest: digest}, nil
+}
+
+// intend finds out that the resource cannot be reached before the effect is consumed.
+func (g *Guard) intend(ctx context.Context, a Attempt) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	switch err := g.config.Ledger.Intend(ctx, a); {
+	case errors.Is(err, ErrSettled):
+		return api.Refuse(api.EffectSettled)
+	case err != nil:
+		g.log.Warn("the ledger does not take an intent", "error", err)
+		return api.Refuse(api.Unavailable)
+	}
+	return nil
+}
+
+// admit asks the authority. A lost answer is asked for again under the same attempt, which gives the same go-ahead and
+// what is left of its time; when it stays lost nothing is applied, and the sweep finds out whether it was admitted.
+func (g *Guard) admit(ctx context.Context, r *request, a Attempt, e capability.Effect) (Admitted, error) {
+	if _, err := g.component.Token(ctx); err != nil {
+		g.log.Warn("there is no component capability", "error", err)
+		return Admitted{}, api.Refuse(api.Unavailable)
+	}
+	question := admitRequest(r, a, e)
+	pause := admitPause
+	for try := 1; ; try++ {
+		watch := elapsed.Start(g.config.Now)
+		var goAhead api.Admission
+		err := g.component.JSON(ctx, http.MethodPost, api.PathAdmit, question, &goAhead)
+		if err == nil {
+			return g.admitted(a, e, goAhead, watch)
+		}
+		if !dpopclient.Unknown(err) {
+			return Admitted{}, g.refused(err)
+		}
+		if try == admitTries || !sleep(ctx, pause) {
+			g.log.Warn("the answer to an admission is lost", "effect", a.Effect, "error", err)
+			g.wakeSweep()
+			return Admitted{}, api.Refuse(api.OutcomeUnknown)
+		}
+		pause *= 2
+	}
+}
+
+func admitRequest(r *request, a Attempt, e capability.Effect) api.AdmitRequest {
+	d := capability.DetailOf(e)
+	return api.AdmitRequest{
+		Attempt: a.ID.String(), Capability: r.token.Reveal(), Proof: r.proof, Method: http.MethodPost, Path: operations + r.action,
+		Effect: api.Detail{Type: d.Type, Actions: d.Actions, Locations: d.Locations, Identifier: d.Identifier,
+			ParamsSHA256: d.ParamsSHA256, Amount: d.Amount, Currency: d.Currency},
+	}
+}
+
+// admitted reads a go-ahead. One that cannot be read, or is for another effect, is none: nothing is applied.
+func (g *Guard) admitted(a Attempt, e capability.Effect, goAhead api.Admission, watch elapsed.Watch) (Admitted, error) {
+	effect, err := ParseRef(goAhead.Effect)
+	lane, err2 := ParseRef(goAhead.Lane)
+	run, err3 := ParseRef(goAhead.Run)
+	if errors.Join(err, err2, err3) != nil || effect != a.Effect || goAhead.Fence < 1 {
+		g.log.Error("the authority's go-ahead cannot be read", "effect", a.Effect)
+		g.wakeSweep()
+		return Admitted{}, api.Refuse(api.OutcomeUnknown)
+	}
+	g.nonces.put(goAhead.WorkerNonce)
+	g.saw(Seen{Fence: goAhead.Fence, Admission: goAhead.Number})
+	within := time.Duration(goAhead.ApplyWithinMS) * time.Millisecond
+	return Admitted{
+		Attempt: a, Run: run, Lane: lane, Fence: goAhead.Fence, Number: goAhead.Number, Target: Target{e.Resource, e.Amount, e.Currency},
+		Left: func() time.Duration { return within - watch.Elapsed() },
+	}, nil
+}
+
+// carryOut applies, settles and answers.
+func (g *Guard) carryOut(ctx context.Context, a Admitted) (Answer, error) {
+	ending, err := g.apply(ctx, a)
+	if err != nil {
+		g.log.Error("what became of an effect is not known yet", "effect", a.Effect, "error", err)
+		g.owe(a.Effect, a.ID)
+		return Answer{}, api.Refuse(api.OutcomeUnknown)
+	}
+	recorded, err := g.settle(ctx, a.Effect, a.ID, ending.Outcome)
+	if err != nil {
+		g.log.Warn("an outcome could not be settled yet", "effect", a.Effect, "outcome", ending.Outcome, "error", err)
+		g.owe(a.Effect, a.ID)
+		recorded = ending.Outcome
+	}
+	return Answer{Effect: a.Effect.String(), Outcome: recorded, Result: ending.Result, Reason: ending.Reason}, nil
+}
+
+// apply applies within the time that is left or not at all. Not even a panic of the operation leaves the end open.
+func (g *Guard) apply(ctx context.Context, a Admitted) (ending Ending, err error) {
+	ctx, cancel := context.WithTimeout(ctx, max(0, a.Left())+applyGrace)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("guards: the ledger panicked: %T", p)
+		}
+	}()
+	if a.Left() <= 0 {
+		outcome, err := g.config.Ledger.Prove(ctx, a.Effect, a.ID)
+		return Ending{Outcome: outcome, Reason: api.TooLate}, err
+	}
+	return g.config.Ledger.Apply(ctx, a)
+}
+
+// settle records an outcome and returns the one that stands: after the window that is ambiguous (P16).
+func (g *Guard) settle(ctx context.Context, effect, attempt Ref, o Outcome) (Outcome, error) {
+	var answer api.EffectOutcome
+	err := g.component.JSON(ctx, http.MethodPost, api.PathSettle,
+		api.SettleEffectRequest{Effect: effect.String(), Attempt: attempt.String(), Outcome: string(o)}, &answer)
+	if err != nil {
+		return "", err
+	}
+	switch recorded := Outcome(answer.State); recorded {
+	case Committed, NotApplied, Ambiguous:
+		return recorded, nil
+	default:
+		return "", dpopclient.ErrNoAnswer
+	}
+}
+
+// refused tells the worker what it can act on. Whatever is wrong with the guard's own standing is not the worker's.
+func (g *Guard) refused(err error) error {
+	refusal, ok := errors.AsType[*api.Refusal](err)
+	if !ok {
+		return api.Refuse(api.Unavailable)
+	}
+	switch refusal.Code {
+	case api.WorkerNonce:
+		return api.Refuse(api.UseDPoPNonce)
+	case api.WorkerProof:
+		return api.Refuse(api.InvalidDPoPProof)
+	case api.InvalidClient, api.InvalidToken, api.InvalidDPoPProof, api.UseDPoPNonce, api.BootSuperseded, api.InvalidRequest,
+		api.UnsupportedMediaType, api.PayloadTooLarge, api.MethodNotAllowed, api.NotFound, api.Forbidden, api.AssertionBound:
+		g.log.Error("the authority does not take this guard's question", "code", refusal.Code)
+		return api.Refuse(api.Unavailable)
+	}
+	return &api.Refusal{Code: refusal.Code, RetryAfter: refusal.RetryAfter}
+}
