@@ -109,7 +109,7 @@ func TestOpenRefusesAlteredPublicPart(t *testing.T) {
 		"nonce check":     func(p *publicPart) { p.NonceCheck = encode(other.NonceCheck[:]) },
 		"provenance":      func(p *publicPart) { p.Provenance.Origin = "generated_in_module" },
 		"planted key":     func(p *publicPart) { p.Next = []datedKey{otherKey} },
-		"planted old key": func(p *publicPart) { otherKey.Generation = 0; p.Previous = []datedKey{otherKey} },
+		"planted old key": func(p *publicPart) { p.Previous = []datedKey{{KID: otherKey.KID, Key: otherKey.Key}} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

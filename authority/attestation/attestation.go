@@ -7,6 +7,7 @@ package attestation
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -67,8 +68,7 @@ func checkAudience(audience string, issuers []string) error {
 	if strings.TrimSpace(audience) == "" {
 		return errors.New("attestation: the audience is empty; every token would pass")
 	}
-	_, host, _ := strings.Cut(strings.ToLower(audience), "://")
-	if strings.HasPrefix(host, "kubernetes.default") {
+	if host := strings.TrimPrefix(strings.ToLower(audience), "https://"); strings.HasPrefix(host, "kubernetes.default") {
 		return errors.New("attestation: the audience is the Kubernetes API server's; every pod would pass")
 	}
 	for _, i := range issuers {
@@ -77,6 +77,17 @@ func checkAudience(audience string, issuers []string) error {
 		}
 	}
 	return nil
+}
+
+// Healthy returns nil when the keys of each of these issuers may be used and
+// canary tokens are judged rightly; the error says what is not so.
+func (v *Verifier) Healthy(issuers []string) error {
+	for _, i := range issuers {
+		if !v.keys.Fresh(i) {
+			return fmt.Errorf("attestation: the keys of %q are absent or too old", i)
+		}
+	}
+	return v.keys.Canary(v.expect)
 }
 
 // Verify returns the assertion that a compact JWT makes. Every error is a

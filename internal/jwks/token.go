@@ -12,6 +12,25 @@ import (
 	"time"
 )
 
+// Fault says why a token or a key was refused. It is a finite list: a fault
+// never carries text from the token.
+type Fault string
+
+// The faults.
+const (
+	Malformed       Fault = "it is not a well-formed signed token"
+	UntrustedIssuer Fault = "its issuer is not configured"
+	UnknownKey      Fault = "its issuer publishes no usable key of that name"
+	BadSignature    Fault = "its signature does not verify"
+	Expired         Fault = "it has expired or is older than allowed"
+	NotYetValid     Fault = "it is not valid yet"
+	TooLong         Fault = "its lifetime is longer than allowed"
+	WrongAudience   Fault = "it is not addressed to this authority alone"
+	Unavailable     Fault = "its issuer's keys could not be refreshed in time"
+)
+
+func (f Fault) Error() string { return string(f) }
+
 // MaxToken bounds a compact token, in bytes.
 const MaxToken = 16 << 10
 
@@ -67,7 +86,7 @@ func (c *Cache) Verify(ctx context.Context, compact string, e Expect) (Token, er
 		return Token{}, UntrustedIssuer
 	}
 	now := c.cfg.Now()
-	if err := p.check(e, now, c.cfg.Leeway); err != nil {
+	if err := p.check(e, now, c.cfg.Leeway); err != nil { // before anything is fetched
 		return Token{}, err
 	}
 	k, err := s.key(ctx, p.kid)
