@@ -135,13 +135,13 @@ func (a *Authority) check(proof, audience string, e capability.Expect) (spent, e
 	}
 	p, err := capability.CheckProof(proof, e)
 	if err != nil {
-		return spent{}, proofRefusal(err)
+		return spent{}, ProofRefusal(err)
 	}
 	return spent{nonceAt: nonce.IssuedAt, digest: p.Digest(), key: p.Key}, nil
 }
 
-// proofRefusal gives the leaf's refusals their codes.
-func proofRefusal(err error) error {
+// ProofRefusal gives the leaf's refusals their codes.
+func ProofRefusal(err error) error {
 	var r *api.Refusal
 	var p *capability.ProofError
 	switch {

@@ -66,7 +66,7 @@ func (a *Authority) Renew(ctx context.Context, c Call, token capability.Token, r
 func (a *Authority) holder(c Call, token, ath capability.Token) (*capability.RunClaims, []byte, spent, error) {
 	claims, err := capability.VerifyRun(token, a.Keys, a.expectation())
 	if err != nil {
-		return nil, nil, spent{}, proofRefusal(err)
+		return nil, nil, spent{}, ProofRefusal(err)
 	}
 	p, err := a.prove(c, ath, claims.Confirmation.JKT)
 	if err != nil {

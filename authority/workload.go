@@ -95,7 +95,7 @@ func (a *Authority) answer(t capability.Token, h capability.Header, r api.TokenR
 func (a *Authority) caller(c Call, token capability.Token) (component, spent, error) {
 	claims, err := capability.VerifyComponent(token, a.Keys, a.expectation())
 	if err != nil {
-		return component{}, spent{}, proofRefusal(err)
+		return component{}, spent{}, ProofRefusal(err)
 	}
 	p, err := a.prove(c, token, claims.Confirmation.JKT)
 	if err != nil {

@@ -1,0 +1,87 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"strconv"
+
+	"github.com/nightwarrant/nightwarrant/authority"
+	"github.com/nightwarrant/nightwarrant/authority/api"
+)
+
+// answer is the one error mapper. Unknown errors leave without detail; their
+// cause goes to the operators' log.
+func (s *Server) answer(w *recorder, r *http.Request, route string, err error) api.Code {
+	refusal := refusalOf(err)
+	if cause := authority.Cause(err); cause != nil {
+		s.log.LogAttrs(r.Context(), slog.LevelError, "a request failed", slog.String("route", route), slog.String("code", string(refusal.Code)), slog.Any("cause", cause))
+	}
+	if early[refusal.Code] {
+		s.authority.CountRefusal(refusal.Code)
+	}
+	if w.wrote {
+		return refusal.Code
+	}
+	status := statusOf(route, refusal.Code)
+	head := w.Header()
+	if status == http.StatusUnauthorized {
+		head.Set("WWW-Authenticate", challenge(refusal))
+	}
+	if wait := refusal.Wait(); wait > 0 {
+		head.Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+	}
+	head.Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(refusal.Problem(status)) // the caller may be gone; there is nobody else to tell
+	return refusal.Code
+}
+
+func refusalOf(err error) *api.Refusal {
+	var r *api.Refusal
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &r):
+		return r
+	case errors.As(err, &large):
+		return api.Refuse(api.PayloadTooLarge)
+	}
+	return api.Refuse(api.Internal)
+}
+
+// early are the refusals of callers who have proved nothing yet: counted, not audited one by one (P35).
+var early = map[api.Code]bool{
+	api.InvalidRequest: true, api.PayloadTooLarge: true, api.UnsupportedMediaType: true, api.MethodNotAllowed: true, api.InvalidDPoPProof: true,
+	api.InvalidToken: true, api.InvalidClient: true, api.InvalidEnvelope: true, api.UnknownMember: true, api.UnsupportedGrantType: true,
+}
+
+// statusOf is a code's status. At the token endpoint proof errors are 400
+// (RFC 9449 §5, §8); everywhere else they are a 401 with a challenge (§7, §9).
+func statusOf(route string, code api.Code) int {
+	if route != api.PathToken {
+		switch code {
+		case api.UseDPoPNonce, api.InvalidDPoPProof, api.ProofReplayed:
+			return http.StatusUnauthorized
+		}
+	}
+	return code.Status()
+}
+
+// challenge is exactly one, spelled DPoP, with error first (dpop-cases I-1).
+func challenge(r *api.Refusal) string {
+	return fmt.Sprintf(`DPoP error=%q, error_description=%q, algs="ES256"`, r.Code.OAuthError(), r.Text())
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(text) // the caller may be gone
+	return nil
+}

@@ -1,0 +1,168 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+
+	"github.com/nightwarrant/nightwarrant/authority"
+	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/authority/canonical"
+	"github.com/nightwarrant/nightwarrant/authority/capability"
+)
+
+// metadata is the issuer's metadata (RFC 8414 §2).
+func (s *Server) metadata(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Cache-Control", "public, max-age=60")
+	return writeJSON(w, http.StatusOK, map[string]any{
+		"issuer": s.origin, "token_endpoint": s.origin + api.PathToken, "jwks_uri": s.origin + api.PathJWKS,
+		"response_types_supported": []string{}, "grant_types_supported": []string{api.GrantClientCredentials, api.GrantTokenExchange},
+		"token_endpoint_auth_methods_supported":            []string{"private_key_jwt"},
+		"token_endpoint_auth_signing_alg_values_supported": []string{"RS256", "ES256"},
+		"dpop_signing_alg_values_supported":                []string{"ES256"},
+		"authorization_details_types_supported":            []string{api.DetailTypeEffect},
+	})
+}
+
+func (s *Server) jwks(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Cache-Control", "public, max-age=60")
+	w.Header().Set("Content-Type", "application/jwk-set+json")
+	_, _ = w.Write(s.authority.Keys.JWKS()) // the caller may be gone
+	return nil
+}
+
+// body makes the handler of a /v1 call that has a capability, a JSON body and a JSON answer.
+func body[In, Out any](s *Server, act func(context.Context, authority.Call, capability.Token, In) (Out, error)) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		c, token, err := s.bearer(r)
+		if err != nil {
+			return err
+		}
+		var in In
+		if err := readJSON(r, &in); err != nil {
+			return err
+		}
+		out, err := act(r.Context(), c, token, in)
+		if err != nil {
+			return err
+		}
+		return writeJSON(w, http.StatusOK, out)
+	}
+}
+
+func (s *Server) nonces(ctx context.Context, c authority.Call, token capability.Token, r api.NoncesRequest) (api.Nonces, error) {
+	return s.authority.Nonces(ctx, c, token, r.Count)
+}
+
+func (s *Server) unsettled(w http.ResponseWriter, r *http.Request) error {
+	c, token, err := s.bearer(r)
+	if err != nil {
+		return err
+	}
+	out, err := s.authority.Unsettled(r.Context(), c, token)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, out)
+}
+
+func (s *Server) effect(w http.ResponseWriter, r *http.Request) error {
+	c, token, err := s.bearer(r)
+	if err != nil {
+		return err
+	}
+	out, err := s.authority.EffectStatus(r.Context(), c, token, r.PathValue("reference"))
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, out)
+}
+
+func (s *Server) report(w http.ResponseWriter, r *http.Request) error {
+	c, token, err := s.bearer(r)
+	if err != nil {
+		return err
+	}
+	var in api.Report
+	if err := readJSON(r, &in); err != nil {
+		return err
+	}
+	if err := s.authority.Report(r.Context(), c, token, r.PathValue("family"), in); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// readiness answers with the complete decision, and with the caller's challenge.
+func (s *Server) readiness(w http.ResponseWriter, r *http.Request) error {
+	challenge := r.URL.Query().Get("challenge")
+	if len(challenge) > 128 || !visible(challenge) {
+		return api.Refusef(api.InvalidRequest, "challenge must be at most 128 visible ASCII characters.")
+	}
+	d, err := s.gate.Current(r.Context())
+	out := api.Decision{Open: d.Open, Epoch: d.Epoch, Sequence: d.Sequence, Incarnation: d.Incarnation, ValidMS: d.Valid.Milliseconds(), Challenge: challenge}
+	if !d.Open {
+		out.Reasons = []string{d.Reason}
+		if d.Family != "" {
+			out.Reasons = []string{d.Family + ": " + d.Reason}
+		}
+	}
+	if err != nil {
+		out.Open, out.ValidMS = false, 0
+	}
+	return writeJSON(w, http.StatusOK, out)
+}
+
+func visible(s string) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] >= 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// healthz is the process; readyz is "route to me": a closed gate is no reason
+// to send revocations elsewhere, an unreachable database is.
+func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) error {
+	return writeJSON(w, http.StatusOK, map[string]string{"process": "alive"})
+}
+
+func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
+	if _, err := s.gate.Current(r.Context()); err != nil {
+		return api.Refuse(api.Unavailable)
+	}
+	return writeJSON(w, http.StatusOK, map[string]string{"route": "here"})
+}
+
+// readJSON reads one strict JSON object. An empty body is an empty object.
+func readJSON(r *http.Request, into any) error {
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		return refusalOrBad(err)
+	}
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil
+	}
+	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || media != "application/json" {
+		return api.Refuse(api.UnsupportedMediaType)
+	}
+	if canonical.Decode(text, into) != nil {
+		return api.Refusef(api.InvalidRequest, "The body must be one JSON object with exactly the members that the API reference names.")
+	}
+	return nil
+}
+
+// refusalOrBad keeps a body that was too large apart from one that broke off.
+func refusalOrBad(err error) error {
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return err
+	}
+	return api.Refuse(api.InvalidRequest)
+}
