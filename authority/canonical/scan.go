@@ -26,15 +26,22 @@ type Value struct {
 
 // Text is the value of a string, unescaped; ok is false for any other type.
 func (v Value) Text() (text string, ok bool) {
-	if !v.IsText() {
-		return "", false
-	}
-	return string(unescape(v.Raw[1 : len(v.Raw)-1])), true
+	b, ok := v.Bytes()
+	return string(b), ok
 }
 
-// Is compares a string's value without allocating for it.
+// Bytes is Text without a copy where nothing is escaped.
+func (v Value) Bytes() (text []byte, ok bool) {
+	if !v.IsText() {
+		return nil, false
+	}
+	return unescape(v.Raw[1 : len(v.Raw)-1]), true
+}
+
+// Is tells a string of this value.
 func (v Value) Is(text string) bool {
-	return v.IsText() && string(unescape(v.Raw[1:len(v.Raw)-1])) == text
+	b, ok := v.Bytes()
+	return ok && string(b) == text
 }
 
 // Int is the value of a safe integer spelled without fraction, exponent or minus zero.
@@ -80,7 +87,6 @@ type scanner struct {
 	lower   bool // names of [a-z0-9_] only
 	visit   func(name []byte, v Value) error
 	element func(v Value) error
-	names   [][]byte // of the objects that are open, innermost last
 }
 
 func (s *scanner) fail(reason string) error {
@@ -88,8 +94,6 @@ func (s *scanner) fail(reason string) error {
 }
 
 func (s *scanner) document(limit int) error {
-	var room [24][]byte
-	s.names = room[:0]
 	if len(s.in) > limit {
 		return s.fail("the document is too large")
 	}
@@ -170,17 +174,20 @@ func (s *scanner) literal(word string) error {
 }
 
 func (s *scanner) object() error {
-	first := len(s.names)
+	var room [16][]byte
+	names := room[:0]
 	for s.space(); s.peek() != '}'; {
-		if err := s.member(); err != nil {
+		name, err := s.member()
+		if err != nil {
 			return err
 		}
+		names = append(names, name)
 		if err := s.next('}'); err != nil {
 			return err
 		}
 	}
 	s.pos++
-	return s.unique(first)
+	return s.unique(names)
 }
 
 func (s *scanner) array() error {
@@ -219,44 +226,42 @@ func (s *scanner) next(closing byte) error {
 	return nil
 }
 
-func (s *scanner) member() error {
+// member reads one name and its value and returns the name, unescaped.
+func (s *scanner) member() ([]byte, error) {
 	if s.peek() != '"' {
-		return s.fail("a member name is missing")
+		return nil, s.fail("a member name is missing")
 	}
 	name, err := s.text()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	name = unescape(name)
 	if s.lower && !isLower(name) {
-		return s.fail("a member name is unknown")
+		return nil, s.fail("a member name is unknown")
 	}
-	s.names = append(s.names, name)
 	if s.space(); s.peek() != ':' {
-		return s.fail("a colon is missing")
+		return nil, s.fail("a colon is missing")
 	}
 	s.pos++
 	s.space()
 	start := s.pos
 	if err := s.value(); err != nil {
-		return err
+		return nil, err
 	}
 	if s.depth == 1 && s.visit != nil {
-		return s.visit(name, Value{Raw: s.in[start:s.pos]})
+		return name, s.visit(name, Value{Raw: s.in[start:s.pos]})
 	}
-	return nil
+	return name, nil
 }
 
-// unique closes an object: its names, from first on, must differ after unescaping.
-func (s *scanner) unique(first int) error {
-	names := s.names[first:]
+// unique closes an object: its names must differ after unescaping.
+func (s *scanner) unique(names [][]byte) error {
 	slices.SortFunc(names, bytes.Compare)
 	for i := 1; i < len(names); i++ {
 		if bytes.Equal(names[i-1], names[i]) {
 			return s.fail("a member name is given twice")
 		}
 	}
-	s.names = s.names[:first]
 	return nil
 }
 

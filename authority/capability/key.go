@@ -73,17 +73,17 @@ func appendJWK(b, point []byte) []byte {
 
 // decodeExact fills dst from unpadded base64url. It checks the alphabet because encoding/base64 skips line breaks, and
 // the trailing bits because two spellings of one value would be two values to whoever compares text.
-func decodeExact(dst []byte, s string) bool {
+func decodeExact[T string | []byte](dst []byte, s T) bool {
 	if len(s) != base64.RawURLEncoding.EncodedLen(len(dst)) || !isBase64URL(s) {
 		return false
 	}
-	n, err := strict64.Decode(dst, []byte(s))
-	return err == nil && n == len(dst)
+	_, err := strict64.Decode(dst, []byte(s))
+	return err == nil
 }
 
 var strict64 = base64.RawURLEncoding.Strict()
 
-func isBase64URL(s string) bool {
+func isBase64URL[T string | []byte](s T) bool {
 	for i := range len(s) {
 		if class[s[i]]&classBase64 == 0 {
 			return false

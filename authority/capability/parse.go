@@ -17,8 +17,9 @@ func ParseProof(header string) (*Proof, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proof{signed: []byte(header[:second])}
-	if !decodeExact(p.signature[:], header[second+1:]) {
+	raw := []byte(header)
+	p := &Proof{signed: raw[:second]}
+	if !decodeExact(p.signature[:], raw[second+1:]) {
 		return nil, badProof("the signature is not 64 bytes of base64url")
 	}
 	if err := readSegment(p.signed[:first], p.readHeader); err != nil {
@@ -70,8 +71,8 @@ func (p *Proof) readHeader(in []byte) error {
 	err := object(in, func(name []byte, v canonical.Value) error {
 		switch string(name) {
 		case "typ":
-			text, _ := v.Text()
-			typ = isMediaType(text, "dpop+jwt")
+			text, _ := v.Bytes()
+			typ = isMediaType(string(text), "dpop+jwt")
 		case "alg":
 			alg = v.Is("ES256")
 		case "jwk":
@@ -156,7 +157,7 @@ func (p *Proof) readKey(jwk canonical.Value) error {
 }
 
 func coordinate(dst []byte, v canonical.Value) bool {
-	text, ok := v.Text()
+	text, ok := v.Bytes()
 	return ok && decodeExact(dst, text)
 }
 
