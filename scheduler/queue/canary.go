@@ -1,0 +1,178 @@
+package queue
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Reason is one word of the readiness reports' vocabulary.
+type Reason string
+
+// The reasons that a probe gives.
+const (
+	Good        Reason = "good"
+	Unreachable Reason = "unreachable" // no connection, or a monitoring page does not answer
+	Wrong       Reason = "settings"    // server, stream or a consumer is not as it must be, or is gone
+	Silent      Reason = "canary"      // a message did not come back
+)
+
+// Health is the result of one probe. Err says more, for the log.
+type Health struct {
+	Reason Reason
+	Err    error
+}
+
+// OK says whether all was good. The zero Health is not.
+func (h Health) OK() bool { return h.Reason == Good }
+
+// Canary sends a message through the stream and takes it out again, after it
+// has compared the settings of every server, of the stream and of every
+// consumer that [Queue.Prepare] has seen. It ends within 2 s.
+func (q *Queue) Canary(ctx context.Context) Health {
+	ctx, cancel := context.WithTimeout(ctx, probeWithin)
+	defer cancel()
+	q.probing.Lock()
+	defer q.probing.Unlock()
+	if !q.conn.IsConnected() {
+		return Health{Unreachable, errors.New("there is no connection to NATS")}
+	}
+	if err := q.checkServers(ctx); err != nil {
+		return judged(err, Unreachable)
+	}
+	if err := Check(ctx, q.js, q.settings, q.seen()); err != nil {
+		return judged(err, Unreachable)
+	}
+	if err := q.roundTrip(ctx); err != nil {
+		return judged(err, Silent)
+	}
+	return Health{Reason: Good}
+}
+
+// judged tells a wrong setting from other failures.
+func judged(err error, otherwise Reason) Health {
+	if _, ok := errors.AsType[*SettingError](err); ok {
+		return Health{Wrong, err}
+	}
+	return Health{otherwise, err}
+}
+
+func (q *Queue) seen() []Ref {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	queues := make([]Ref, 0, len(q.known))
+	for queue := range q.known {
+		queues = append(queues, queue)
+	}
+	return queues
+}
+
+// roundTrip uses a durable consumer that lives as long as the process does,
+// like those of the workers: one that stopped delivering would stop here too.
+func (q *Queue) roundTrip(ctx context.Context) error {
+	subject := canarySubjects + q.name
+	if q.canary == nil {
+		want := consumer(canaryPrefix+q.name, subject)
+		want.InactiveThreshold = canaryForgotten // a process that never comes back leaves nothing
+		created, err := q.js.CreateConsumer(ctx, Stream, want)
+		if err != nil {
+			return fmt.Errorf("canary: %w", err)
+		}
+		q.canary = created
+	}
+	err := q.passes(ctx, subject)
+	if err != nil {
+		q.canary = nil // this probe has failed; the next one begins anew
+	}
+	return err
+}
+
+// passes publishes one message and reads until it comes; what an earlier probe
+// left behind comes first.
+func (q *Queue) passes(ctx context.Context, subject string) error {
+	token := rand.Text()
+	if _, err := q.js.Publish(ctx, subject, []byte(token), jetstream.WithExpectStream(Stream)); err != nil {
+		return fmt.Errorf("canary: %w", err)
+	}
+	for {
+		message, err := q.canary.Next(jetstream.FetchContext(ctx))
+		if err != nil {
+			return fmt.Errorf("canary: %w", err)
+		}
+		if err := message.DoubleAck(ctx); err != nil {
+			return fmt.Errorf("canary: %w", err)
+		}
+		if string(message.Data()) == token {
+			return nil
+		}
+	}
+}
+
+// varz is the part of a server's monitoring page that matters here.
+type varz struct {
+	ID        string `json:"server_id"`
+	JetStream struct {
+		Config struct {
+			SyncAlways bool `json:"sync_always"`
+		} `json:"config"`
+	} `json:"jetstream"`
+}
+
+const maxVarz = 1 << 20 // bytes
+
+// monitor reads monitoring pages. A new connection for each keeps nothing alive
+// behind the back of whoever stops the queue.
+var monitor = &http.Client{
+	Transport: &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10},
+	CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	},
+}
+
+// checkServers asks each server whether it syncs what it acknowledges, and
+// makes sure that the server in use is one of them.
+func (q *Queue) checkServers(ctx context.Context) error {
+	var ids []string
+	for _, base := range q.monitors {
+		page, err := readVarz(ctx, base)
+		if err != nil {
+			return err
+		}
+		if !page.JetStream.Config.SyncAlways {
+			return &SettingError{"server " + page.ID, "sync_interval", "always", "something else"}
+		}
+		ids = append(ids, page.ID)
+	}
+	if id := q.conn.ConnectedServerId(); !slices.Contains(ids, id) {
+		return &SettingError{"the monitoring URLs", "server_id", id, strings.Join(ids, ", ")}
+	}
+	return nil
+}
+
+func readVarz(ctx context.Context, base string) (varz, error) {
+	var page varz
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(base, "/")+"/varz", nil)
+	if err != nil {
+		return page, fmt.Errorf("monitoring: %w", err)
+	}
+	response, err := monitor.Do(request)
+	if err != nil {
+		return page, fmt.Errorf("monitoring: %w", err)
+	}
+	defer response.Body.Close() //nolint:errcheck // it was read to its end
+	if response.StatusCode != http.StatusOK {
+		return page, fmt.Errorf("monitoring: status %d", response.StatusCode)
+	}
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxVarz)).Decode(&page); err != nil {
+		return page, fmt.Errorf("monitoring: %w", err)
+	}
+	return page, nil
+}

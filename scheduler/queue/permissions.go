@@ -1,0 +1,48 @@
+package queue
+
+// Permissions are the subjects that one NATS user may use, and the prefix of
+// its inboxes (nats.CustomInboxPrefix): with the usual one each user could read
+// the answers of all others.
+type Permissions struct {
+	Publish, Subscribe []string
+	Inbox              string
+}
+
+const (
+	api         = "$JS.API."
+	acks        = "$JS.ACK." + Stream + "."
+	workerInbox = "_INBOX_q_"
+	ownInbox    = "_INBOX_nw_scheduler"
+)
+
+// WorkerPermissions lets the workers of one queue take its messages and
+// acknowledge them. They cannot publish a run, see another queue or change
+// anything.
+func WorkerPermissions(queue Ref) Permissions {
+	inbox := workerInbox + queue.String()
+	return Permissions{
+		Publish: []string{
+			api + "CONSUMER.INFO." + Stream + "." + Consumer(queue),
+			api + "CONSUMER.MSG.NEXT." + Stream + "." + Consumer(queue),
+			acks + Consumer(queue) + ".>",
+		},
+		Subscribe: []string{inbox + ".>"},
+		Inbox:     inbox,
+	}
+}
+
+// SchedulerPermissions lets the schedulers publish, create what is absent and
+// probe. They can delete and change nothing.
+func SchedulerPermissions() Permissions {
+	return Permissions{
+		Publish: []string{
+			runSubjects + "*", canarySubjects + "*",
+			api + "STREAM.INFO." + Stream, api + "STREAM.CREATE." + Stream,
+			api + "CONSUMER.LIST." + Stream, api + "CONSUMER.INFO." + Stream + ".*",
+			api + "CONSUMER.CREATE." + Stream + ".>", api + "CONSUMER.MSG.NEXT." + Stream + ".*",
+			acks + ">",
+		},
+		Subscribe: []string{ownInbox + ".>"},
+		Inbox:     ownInbox,
+	}
+}
