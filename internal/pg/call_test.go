@@ -100,7 +100,7 @@ func TestCallWithAnAnswerThatCannotBeReadIsAmbiguous(t *testing.T) {
 func TestCallThatOutlastsTheStatementTimeoutIsNotApplied(t *testing.T) {
 	t.Parallel()
 	db, _, super := attempts(t)
-	_, err := super.Exec(soon(t), "ALTER ROLE nw_owner IN DATABASE "+db.Name+" SET statement_timeout = '100ms'")
+	_, err := super.Exec(soon(t), "ALTER ROLE "+teststack.Owner+" IN DATABASE "+db.Name+" SET statement_timeout = '100ms'")
 	require.NoError(t, err)
 	pool := db.Pool(t, teststack.Owner)
 	release := holdLock(t, super)
@@ -227,7 +227,7 @@ func TestCallThatGetsNoConnectionIsNotApplied(t *testing.T) {
 	t.Run("the role has become unsuitable", func(t *testing.T) {
 		t.Parallel()
 		db, pool, super := attempts(t)
-		_, err := super.Exec(soon(t), "ALTER ROLE nw_owner IN DATABASE "+db.Name+" SET default_transaction_isolation = 'serializable'")
+		_, err := super.Exec(soon(t), "ALTER ROLE "+teststack.Owner+" IN DATABASE "+db.Name+" SET default_transaction_isolation = 'serializable'")
 		require.NoError(t, err)
 		pool.Reset()
 		outcome, err := pg.Call(soon(t), pool, insert, []any{7})

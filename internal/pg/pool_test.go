@@ -32,7 +32,7 @@ func TestOpenRefuses(t *testing.T) {
 		t.Run("a role with "+setting+" "+value, func(t *testing.T) {
 			t.Parallel()
 			db := teststack.Database(t)
-			_, err := db.Pool(t, teststack.Superuser).Exec(soon(t), "ALTER ROLE nw_owner IN DATABASE "+db.Name+" SET "+setting+" = '"+value+"'")
+			_, err := db.Pool(t, teststack.Superuser).Exec(soon(t), "ALTER ROLE "+teststack.Owner+" IN DATABASE "+db.Name+" SET "+setting+" = '"+value+"'")
 			require.NoError(t, err)
 			_, err = pg.Open(soon(t), pg.Config{URL: db.URL(teststack.Owner)})
 			require.ErrorIs(t, err, pg.ErrUnsuitable)

@@ -16,10 +16,11 @@ import (
 	"syscall"
 
 	"github.com/nightwarrant/nightwarrant/internal/localstack"
+	"github.com/nightwarrant/nightwarrant/migrations"
 )
 
 const (
-	cacheFormat   = "2" // change it when buildTemplate changes
+	cacheFormat   = "3" // change it when buildTemplate changes
 	keyLength     = 24  // hex digits
 	keptTemplates = 3
 	scratchPrefix = "nw-test-"
@@ -88,11 +89,11 @@ func cacheKey() (string, error) {
 	}
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%s\x00%s\x00", cacheFormat, version)
-	err = fs.WalkDir(migrationFiles(), ".", func(path string, entry fs.DirEntry, err error) error {
+	err = fs.WalkDir(migrations.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
-		content, err := fs.ReadFile(migrationFiles(), path)
+		content, err := fs.ReadFile(migrations.FS(), path)
 		fmt.Fprintf(hash, "%s\x00%d\x00%s", path, len(content), content)
 		return err
 	})

@@ -11,12 +11,11 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/internal/localstack"
 	"github.com/nightwarrant/nightwarrant/internal/pg"
+	"github.com/nightwarrant/nightwarrant/migrations"
 )
 
-const (
-	owner    = "nw_owner"
-	template = "nw_template"
-)
+// template is the migrated database that every test's database is cloned from.
+const template = "nw_template"
 
 // scratch trades durability for speed: these clusters outlive no test run. A
 // killed server loses nothing by it; only a power cut would.
@@ -57,7 +56,7 @@ func startCluster(ctx context.Context) (*cluster, error) {
 
 // setPasswords lets the roles log in: the migrations make them without a password.
 const setPasswords = `DO $$ DECLARE r text; BEGIN
-	FOR r IN SELECT rolname FROM pg_roles WHERE rolname LIKE 'nw\_%%' AND rolcanlogin LOOP
+	FOR r IN SELECT rolname FROM pg_roles WHERE rolcanlogin AND NOT rolsuper LOOP
 		EXECUTE format('ALTER ROLE %%I PASSWORD %%L', r, '%s');
 	END LOOP; END $$`
 
@@ -91,12 +90,12 @@ func buildTemplate(ctx context.Context, dir string) error {
 func migrateTemplate(ctx context.Context, p *localstack.Postgres) error {
 	password := rand.Text()
 	err := execute(ctx, p,
-		fmt.Sprintf("CREATE ROLE %s LOGIN CREATEROLE PASSWORD '%s'", owner, password),
-		fmt.Sprintf("CREATE DATABASE %s OWNER %s", template, owner))
+		fmt.Sprintf("CREATE ROLE %s LOGIN CREATEROLE PASSWORD '%s'", Owner, password),
+		fmt.Sprintf("CREATE DATABASE %s OWNER %s", template, Owner))
 	if err != nil {
 		return err
 	}
-	if err := migrate(ctx, p.URL(owner, password, template)); err != nil {
+	if err := migrations.Up(ctx, p.URL(Owner, password, template)); err != nil {
 		return fmt.Errorf("migrating the template: %w", err)
 	}
 	// Nobody connects to the template any more, so that it can always be cloned.

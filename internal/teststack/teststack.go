@@ -26,11 +26,10 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/pg"
 )
 
-// Names for DB.URL and DB.Pool beside the process roles nw_authority,
-// nw_scheduler and nw_operator.
+// Roles beside the process roles nw_authority, nw_scheduler and nw_operator.
 const (
-	Owner     = "owner"     // owns the schema, ran the migrations, is no superuser
-	Superuser = "superuser" // kills backends, reads everything
+	Owner     = "nightwarrant"       // owns the database, ran the migrations, is no superuser
+	Superuser = localstack.Superuser // kills backends, reads everything
 )
 
 const (
@@ -121,17 +120,14 @@ func (c *cluster) database(t testing.TB) *DB {
 	t.Helper()
 	db := &DB{Name: fmt.Sprintf("t%d", databases.Add(1)), Postgres: c.postgres, cluster: c}
 	require.NoError(t, c.execute(context.Background(),
-		fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s OWNER %s STRATEGY file_copy", db.Name, template, owner)))
+		fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s OWNER %s STRATEGY file_copy", db.Name, template, Owner)))
 	return db
 }
 
 // URL is the database's URL for a role.
 func (db *DB) URL(role string) string {
-	switch role {
-	case Superuser:
+	if role == Superuser {
 		return db.Postgres.AdminURL(db.Name)
-	case Owner:
-		role = owner
 	}
 	return db.Postgres.URL(role, db.cluster.password, db.Name)
 }
@@ -143,12 +139,12 @@ func (db *DB) Pool(t testing.TB, role string) *pgxpool.Pool {
 	defer cancel()
 	pool, err := pg.Open(ctx, pg.Config{URL: db.URL(role), Name: "test"})
 	require.NoError(t, err)
-	t.Cleanup(func() { closePool(t, pool) })
+	t.Cleanup(func() { closePool(t, pool, stepTimeout) })
 	return pool
 }
 
 // closePool fails t instead of waiting for ever for a connection that t kept.
-func closePool(t testing.TB, pool *pgxpool.Pool) {
+func closePool(t testing.TB, pool *pgxpool.Pool, limit time.Duration) {
 	closed := make(chan struct{})
 	go func() {
 		pool.Close()
@@ -156,7 +152,7 @@ func closePool(t testing.TB, pool *pgxpool.Pool) {
 	}()
 	select {
 	case <-closed:
-	case <-time.After(stepTimeout):
+	case <-time.After(limit):
 		t.Error("the test kept a connection of its pool")
 	}
 }

@@ -1,0 +1,5 @@
+package teststack
+
+import "testing"
+
+func TestMain(m *testing.M) { Main(m) }
