@@ -9,30 +9,14 @@ type Permissions struct {
 }
 
 const (
-	api         = "$JS.API."
-	acks        = "$JS.ACK." + Stream + "."
-	workerInbox = "_INBOX_q_"
-	ownInbox    = "_INBOX_nw_scheduler"
+	api      = "$JS.API."
+	acks     = "$JS.ACK." + Stream + "."
+	ownInbox = "_INBOX_nw_scheduler"
 )
 
-// WorkerPermissions lets the workers of one queue take its messages and
-// acknowledge them. They cannot publish a run, see another queue or change
-// anything.
-func WorkerPermissions(queue Ref) Permissions {
-	inbox := workerInbox + queue.String()
-	return Permissions{
-		Publish: []string{
-			api + "CONSUMER.INFO." + Stream + "." + Consumer(queue),
-			api + "CONSUMER.MSG.NEXT." + Stream + "." + Consumer(queue),
-			acks + Consumer(queue) + ".>",
-		},
-		Subscribe: []string{inbox + ".>"},
-		Inbox:     inbox,
-	}
-}
-
 // SchedulerPermissions lets the schedulers publish, create what is absent and
-// probe. They can delete and change nothing.
+// probe. They can delete and change nothing. Those of workers are in package
+// natsqueue.
 func SchedulerPermissions() Permissions {
 	return Permissions{
 		Publish: []string{
