@@ -57,33 +57,39 @@ func action(field, v string) error {
 	return nil
 }
 
-// title checks text that a person reads. Only characters that are seen may
-// stand in it, and the two joiners that some scripts need: no controls, no
-// change of direction, nothing invisible.
+// title checks text that a person reads.
 func title(field, v string) error {
 	switch {
 	case !utf8.ValidString(v):
 		return wrong(field, "must be valid UTF-8")
-	case v == "" || strings.TrimSpace(v) != v:
-		return wrong(field, "must be text that neither begins nor ends with a space")
+	case strings.TrimSpace(v) != v || !strings.ContainsFunc(v, isWordRune):
+		return wrong(field, "must be text with a letter or digit, without spaces around it")
 	case utf8.RuneCountInString(v) > maxTitle:
 		return wrong(field, "must have at most %d characters", maxTitle)
 	}
 	for _, r := range v {
-		if !unicode.IsPrint(r) && r != '\u200c' && r != '\u200d' {
+		if !visible(r) && r != '\u200c' && r != '\u200d' { // joiners, which some scripts need
 			return wrong(field, "must not contain the control or invisible character %U", r)
 		}
 	}
 	return nil
 }
 
+func isWordRune(r rune) bool { return visible(r) && (unicode.IsLetter(r) || unicode.IsNumber(r)) }
+
+// visible reports whether a reader sees r where it stands: no control, no
+// change of direction, no letter or sign without a shape.
+func visible(r rune) bool {
+	return unicode.IsPrint(r) && !unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) && r != '\u2800'
+}
+
 // exact checks a string that is compared whole with a foreign one.
 func exact(field, v string) error {
-	if v == "" || len(v) > maxExact || !utf8.ValidString(v) {
-		return wrong(field, "must be between 1 and %d bytes of UTF-8", maxExact)
+	if v == "" || len(v) > maxExact || !utf8.ValidString(v) || strings.TrimSpace(v) != v {
+		return wrong(field, "must be between 1 and %d bytes of UTF-8, without spaces around it", maxExact)
 	}
 	for _, r := range v {
-		if r == '*' || r == ' ' || !unicode.IsPrint(r) {
+		if r == '*' || !visible(r) {
 			return wrong(field, "must be exact and must not contain %U", r)
 		}
 	}

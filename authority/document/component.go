@@ -1,7 +1,6 @@
 package document
 
 import (
-	"fmt"
 	"regexp"
 
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
@@ -44,15 +43,15 @@ func (p *AttestationProfile) Validate() error {
 	)
 }
 
-var pointerForm = regexp.MustCompile(`^(?:/(?:[!-.0-}]|~[01]){1,128}){1,8}$`)
+var pointerForm = regexp.MustCompile(`^(?:/(?:[!-)+-.0-}]|~[01])+)+$`)
 
 func claims(wanted map[string]any) error {
 	if len(wanted) > maxList {
 		return wrong("claims", "must have at most %d members", maxList)
 	}
 	for pointer, value := range wanted {
-		field := fmt.Sprintf("claims[%.80q]", pointer)
-		if !pointerForm.MatchString(pointer) {
+		field := under("claims", pointer)
+		if len(pointer) > maxExact || !pointerForm.MatchString(pointer) {
 			return wrong(field, "must be named by a JSON pointer such as /kubernetes.io/namespace")
 		}
 		switch v := value.(type) {

@@ -213,8 +213,12 @@ func (c *Consent) Digest() (Digest, error) {
 // ParseConsent reads canonical bytes; any other spelling of the same document
 // is refused.
 func ParseConsent(text []byte) (Consent, error) {
+	tree, err := treeOfJSON(text)
+	if err != nil {
+		return Consent{}, err
+	}
 	var c Consent
-	if _, err := decodeJSON(text, &c); err != nil {
+	if _, err := bind(tree, &c); err != nil {
 		return Consent{}, err
 	}
 	again, err := c.Canonical()

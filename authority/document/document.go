@@ -150,6 +150,20 @@ func wrong(field, format string, args ...any) error {
 	return &Error{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
+// named says in an error which document is wrong. A name that is itself wrong
+// is left out.
+func named(h Header, err error) error {
+	e, ok := err.(*Error)
+	if !ok {
+		return err
+	}
+	e.Kind = h.Kind
+	if nameForm.MatchString(h.Name) {
+		e.Name = h.Name
+	}
+	return e
+}
+
 // first returns the first error there is.
 func first(errs ...error) error {
 	for _, err := range errs {

@@ -16,14 +16,6 @@ func ParseJSON(in []byte) (Document, error) {
 	return typed(n)
 }
 
-func decodeJSON(in []byte, v any) (*binder, error) {
-	n, err := treeOfJSON(in)
-	if err != nil {
-		return nil, err
-	}
-	return bind(n, v)
-}
-
 func treeOfJSON(in []byte) (*node, error) {
 	if err := canonical.Check(in); err != nil {
 		return nil, wrong("", "cannot be read: %s", err)
@@ -41,28 +33,33 @@ func objectOf(in []byte) (*node, error) {
 	return n, err
 }
 
-// nodeOf converts a value of a checked document, whose depth is bounded.
+func listOf(v canonical.Value) (*node, error) {
+	n := &node{shape: array}
+	err := canonical.Elements(v, func(v canonical.Value) error {
+		item, err := nodeOf(v)
+		n.items = append(n.items, item)
+		return err
+	})
+	return n, err
+}
+
+// nodeOf converts a value of a checked document: the depth is bounded, and
+// there are no nulls and no numbers but safe integers.
 func nodeOf(v canonical.Value) (*node, error) {
-	if v.IsObject() {
+	switch v.Raw[0] {
+	case '{':
 		return objectOf(v.Raw)
-	}
-	if v.IsArray() {
-		n := &node{shape: array}
-		err := canonical.Elements(v, func(v canonical.Value) error {
-			item, err := nodeOf(v)
-			n.items = append(n.items, item)
-			return err
-		})
-		return n, err
-	}
-	if s, ok := v.Text(); ok {
+	case '[':
+		return listOf(v)
+	case '"':
+		s, _ := v.Text()
 		return &node{shape: text, value: s}, nil
+	case 't', 'f':
+		return &node{shape: boolean, value: string(v.Raw)}, nil
 	}
-	if i, ok := v.Int(); ok {
-		return &node{shape: integer, value: strconv.FormatInt(i, 10)}, nil
+	i, ok := v.Int()
+	if !ok {
+		return nil, wrong("", "a number must be an integer")
 	}
-	if raw := string(v.Raw); raw == "true" || raw == "false" {
-		return &node{shape: boolean, value: raw}, nil
-	}
-	return nil, wrong("", "a value must be an object, a list, a string, an integer, true or false")
+	return &node{shape: integer, value: strconv.FormatInt(i, 10)}, nil
 }

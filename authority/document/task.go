@@ -256,8 +256,11 @@ func amount(field string, most int64, currency string) error {
 // revisions are exactly those, neither is retired, every grant is one of the
 // role's actions, and no limit or dial exceeds either.
 func CheckTask(t *Task, r *WorkloadRole, p *Policy) error {
-	return first(
-		t.Validate(), r.Validate(), p.Validate(),
+	if err := first(named(r.Header, r.Validate()), named(p.Header, p.Validate())); err != nil {
+		return err
+	}
+	return named(t.Header, first(
+		t.Validate(),
 		checkRevisions(t, r, p),
 		checkGrants(t, r),
 		atMost("limits.runtime_s", t.Limits.RuntimeS, r.Limits.MaxRuntimeS, "role"),
@@ -267,7 +270,7 @@ func CheckTask(t *Task, r *WorkloadRole, p *Policy) error {
 		atMost("consent.days", t.Consent.Days, p.Limits.MaxConsentDays, "policy"),
 		atMost("limits.runtime_s", t.Limits.RuntimeS, t.Consent.Days*dayS, "consent"),
 		checkDial(t, p),
-	)
+	))
 }
 
 func checkRevisions(t *Task, r *WorkloadRole, p *Policy) error {

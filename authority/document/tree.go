@@ -4,6 +4,7 @@ import (
 	"encoding"
 	"fmt"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -88,6 +89,20 @@ func (b *binder) into(n *node, v reflect.Value, path string) error {
 	return n.scalar(v, path)
 }
 
+var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]{1,40}$`)
+
+// under returns the path of a member. Keys are the writer's words and are
+// bounded and quoted where they are not plain.
+func under(path, key string) string {
+	switch {
+	case !plainKey.MatchString(key):
+		return fmt.Sprintf("%s[%.80q]", path, key)
+	case path == "":
+		return key
+	}
+	return path + "." + key
+}
+
 func (n *node) not(want shape, path string) error {
 	return &Error{Line: n.line, Field: path, Reason: fmt.Sprintf("must be %s, not %s", shapeWords[want], shapeWords[n.shape])}
 }
@@ -97,13 +112,10 @@ func (b *binder) structure(n *node, v reflect.Value, path string) error {
 		return n.not(object, path)
 	}
 	for i, key := range n.keys {
-		at := key
-		if path != "" {
-			at = path + "." + key
-		}
+		at := under(path, key)
 		field, ok := fieldOf(v, key)
 		if !ok {
-			return &Error{Line: n.items[i].line, Field: fmt.Sprintf("%.80q", at), Reason: "is not a known field"}
+			return &Error{Line: n.items[i].line, Field: at, Reason: "is not a known field"}
 		}
 		if err := b.into(n.items[i], field, at); err != nil {
 			return err
@@ -143,7 +155,7 @@ func (b *binder) table(n *node, v reflect.Value, path string) error {
 	}
 	v.Set(reflect.MakeMap(v.Type()))
 	for i, key := range n.keys {
-		at := fmt.Sprintf("%s[%.80q]", path, key)
+		at := under(path, key)
 		b.lines[at] = n.items[i].line
 		item := reflect.New(v.Type().Elem()).Elem()
 		if err := n.items[i].scalar(item, at); err != nil {
@@ -197,11 +209,8 @@ func typed(n *node) (Document, error) {
 	if err == nil {
 		err = b.locate(d.Validate())
 	}
-	if e, ok := err.(*Error); ok {
-		e.Kind = d.Head().Kind
-		if nameForm.MatchString(n.member("name")) {
-			e.Name = n.member("name")
-		}
+	if err != nil {
+		return nil, named(Header{d.Head().Kind, n.member("name")}, err)
 	}
-	return d, err
+	return d, nil
 }
