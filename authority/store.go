@@ -297,7 +297,7 @@ func (a *Authority) settleRun(ctx context.Context, c *capability.RunClaims, run 
 }
 
 func (a *Authority) bootComponent(ctx context.Context, name, instance [32]byte, by identified, p spent, capability [32]byte) (kind string, boot int64, err error) {
-	err = a.call(ctx, "component", p.key, `SELECT verdict, coalesce(kind, ''), coalesce(boot, 0) FROM nw.boot_component($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+	err = a.call(ctx, "component", p.key, `SELECT verdict, coalesce(component_kind, ''), coalesce(boot, 0) FROM nw.boot_component($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
 		[]any{name[:], by.profiles, instance[:], by.digest[:], by.until, by.bound, p.key[:], p.nonceAt, p.digest[:], capability[:]}, nil, &kind, &boot)
 	return kind, boot, err
 }

@@ -5,8 +5,11 @@ package server
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -88,17 +91,32 @@ func (s *Server) Routes() []Route {
 
 // Handler is the public listener's handler.
 func (s *Server) Handler() http.Handler {
-	mux := http.NewServeMux()
-	paths := map[string]bool{}
+	methods := map[string]map[string]handler{}
 	for _, r := range s.Routes() {
-		mux.Handle(r.Method+" "+r.Path, s.wrap(r.Path, r.handle))
-		if !paths[r.Path] {
-			mux.Handle(r.Path, s.wrap("other", refuse(api.MethodNotAllowed)))
-			paths[r.Path] = true
+		if methods[r.Path] == nil {
+			methods[r.Path] = map[string]handler{}
 		}
+		methods[r.Path][r.Method] = r.handle
+	}
+	mux := http.NewServeMux()
+	for path, of := range methods {
+		mux.Handle(path, s.wrap(path, dispatch(of)))
 	}
 	mux.Handle("/", s.wrap("other", refuse(api.NotFound)))
 	return mux
+}
+
+// dispatch answers only the methods of a path. The mux's own 405 is not a problem document.
+func dispatch(of map[string]handler) handler {
+	allow := strings.Join(slices.Sorted(maps.Keys(of)), ", ")
+	return func(w http.ResponseWriter, r *http.Request) error {
+		h, ok := of[r.Method]
+		if !ok {
+			w.Header().Set("Allow", allow)
+			return api.Refuse(api.MethodNotAllowed)
+		}
+		return h(w, r)
+	}
 }
 
 func refuse(code api.Code) handler {

@@ -64,7 +64,7 @@ CREATE DOMAIN nw.verdict AS text CHECK (VALUE IN (
 -- Everything that can be audited.
 CREATE DOMAIN nw.verb AS text CHECK (VALUE IN (
   'register_keys', 'apply', 'retire', 'offer', 'consent', 'decline', 'revoke', 'cut_off', 'plan', 'publish', 'claim', 'renew', 'mint', 'admit', 'settle_effect',
-  'late_evidence', 'expire_effect', 'finding', 'settle_run', 'end_run', 'requeue', 'component', 'report', 'open', 'close', 'hold', 'release', 'refusals', 'present'));
+  'late_evidence', 'expire_effect', 'expire_consent', 'finding', 'settle_run', 'end_run', 'requeue', 'component', 'report', 'open', 'close', 'hold', 'release', 'refusals', 'present'));
 
 CREATE DOMAIN nw.family AS text CHECK (VALUE IN ('store', 'signing', 'nonces', 'queue', 'clock', 'audit', 'attestation', 'guards'));
 
@@ -193,6 +193,7 @@ CREATE TABLE nw.consents (
   FOREIGN KEY (task_id, task_revision) REFERENCES nw.task_revisions);
 CREATE UNIQUE INDEX consents_one_active ON nw.consents (task_id) WHERE state = 'active';
 CREATE INDEX consents_member ON nw.consents (member, id);
+CREATE INDEX consents_over ON nw.consents (expires_at) WHERE state = 'active';
 SELECT nw.classify('consents', 'id number, ref reference, offer_id number, task_id number, task_revision number, member reference, client_id number, role_id number,
   policy_id number, digest digest, dial number, run_limit_ms number, max_effects number, not_before time, expires_at time, state state, given_at time');
 
@@ -270,13 +271,16 @@ CREATE TABLE nw.slots (
   outcome    text NOT NULL CHECK (outcome IN ('run', 'skipped', 'coalesced')),
   reason     text CHECK (reason IN ('missed', 'window', 'too_many', 'consent', 'failover')),
   run_id     bigint REFERENCES nw.runs,
+  covers     integer NOT NULL DEFAULT 1 CHECK (covers > 0), -- slots from nominal_at on, when an outage left too many for a row each
   zone       bytea NOT NULL CHECK (octet_length(zone) = 32),
   planned_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   PRIMARY KEY (task_id, nominal_at),
+  CHECK (covers = 1 OR reason = 'too_many'),
   CHECK ((outcome = 'skipped') = (reason IS NOT NULL)),
   CHECK ((outcome = 'skipped') = (run_id IS NULL)));
 CREATE UNIQUE INDEX slots_one_run ON nw.slots (run_id) WHERE outcome = 'run';
-SELECT nw.classify('slots', 'task_id number, nominal_at time, outcome state, reason state, run_id number, zone digest, planned_at time');
+SELECT nw.classify('slots', 'task_id number, nominal_at time, outcome state, reason state, run_id number, covers number, zone digest,
+  planned_at time');
 
 -- A row lives from planning until the run is claimed or terminal.
 CREATE TABLE nw.outbox (

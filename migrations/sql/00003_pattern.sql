@@ -145,11 +145,11 @@ END $$;
 -- The caller holds the shared gate lock and the lane's row lock.
 -- +goose StatementBegin
 CREATE FUNCTION nw.advance_epoch(p_task bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
-DECLARE live bigint; e bigint;
+DECLARE live runs; e bigint;
 BEGIN
   UPDATE lanes SET activation_epoch = activation_epoch + 1 WHERE task_id = p_task RETURNING activation_epoch INTO STRICT e;
-  SELECT id INTO live FROM runs WHERE task_id = p_task AND state IN ('queued', 'claimed', 'waiting', 'ending') FOR NO KEY UPDATE;
-  IF live IS NOT NULL THEN PERFORM nw.finish_run(live, 'revoked'); END IF;
+  SELECT * INTO live FROM runs WHERE task_id = p_task AND state IN ('queued', 'claimed', 'waiting', 'ending') FOR NO KEY UPDATE;
+  IF live.id IS NOT NULL THEN PERFORM nw.finish_run(live.id, CASE WHEN live.deadline <= clock_timestamp() THEN 'expired' ELSE 'revoked' END); END IF;
   RETURN e;
 END $$;
 -- +goose StatementEnd

@@ -127,6 +127,10 @@ CREATE FUNCTION nw.end_consent(p_task bigint, p_state text) RETURNS bigint LANGU
 DECLARE e bigint;
 BEGIN
   e := nw.advance_epoch(p_task);
+  -- A slot that came due in the consent's time and was not planned is on record too.
+  INSERT INTO slots (task_id, nominal_at, outcome, reason, zone)
+    SELECT s.task_id, s.next_at, 'skipped', 'consent', s.zone FROM schedules s JOIN consents c ON c.task_id = s.task_id AND c.state = 'active'
+     WHERE s.task_id = p_task AND s.next_at <= clock_timestamp() AND s.next_at < c.expires_at ON CONFLICT DO NOTHING;
   UPDATE lanes SET consent_id = NULL WHERE task_id = p_task;
   UPDATE consents SET state = p_state WHERE task_id = p_task AND state = 'active';
   DELETE FROM schedules WHERE task_id = p_task;

@@ -22,7 +22,8 @@ END $$;
 -- +goose StatementEnd
 
 -- plan takes a task's due slots forward (P7): the lane is locked first; while a run is open, fires coalesce into it; a run starts queued, with
--- its authority deadline set once (A6). p_slots is what the timetable says: [{at, skip}], in order; p_next the nominal time after them.
+-- its authority deadline set once (A6). p_slots is what the timetable says: [{at, skip, covers}], in order; p_next the nominal
+-- time after them.
 -- +goose StatementBegin
 CREATE FUNCTION nw.plan(p_task bigint, p_revision bigint, p_expected timestamptz, p_slots json, p_next timestamptz, p_zone bytea, p_run bytea, p_rate integer,
   OUT verdict text, OUT planned bigint)
@@ -43,6 +44,9 @@ BEGIN
     WHEN c.id IS NULL OR c.state <> 'active' OR c.expires_at <= t THEN 'consent_ended'
     ELSE 'ok' END;
   IF verdict = 'consent_ended' AND c.state = 'active' THEN
+    INSERT INTO slots (task_id, nominal_at, outcome, reason, covers, zone)
+      SELECT p_task, (value->>'at')::timestamptz, 'skipped', coalesce(value->>'skip', 'consent'), coalesce((value->>'covers')::integer, 1), p_zone
+        FROM json_array_elements(p_slots) WHERE (value->>'at')::timestamptz < c.expires_at ON CONFLICT DO NOTHING;
     PERFORM nw.end_consent(p_task, 'expired');
     PERFORM nw.note('plan', 'consent_ended', p_task, NULL, NULL, NULL);
   END IF;
@@ -50,7 +54,8 @@ BEGIN
 
   FOR x IN SELECT value FROM json_array_elements(p_slots) LOOP
     IF x->>'skip' IS NOT NULL THEN
-      INSERT INTO slots (task_id, nominal_at, outcome, reason, zone) VALUES (p_task, (x->>'at')::timestamptz, 'skipped', x->>'skip', p_zone) ON CONFLICT DO NOTHING;
+      INSERT INTO slots (task_id, nominal_at, outcome, reason, covers, zone)
+        VALUES (p_task, (x->>'at')::timestamptz, 'skipped', x->>'skip', coalesce((x->>'covers')::integer, 1), p_zone) ON CONFLICT DO NOTHING;
     ELSIF live IS NOT NULL THEN
       INSERT INTO slots (task_id, nominal_at, outcome, run_id, zone) VALUES (p_task, (x->>'at')::timestamptz, 'coalesced', live, p_zone) ON CONFLICT DO NOTHING;
     ELSE
@@ -90,6 +95,26 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- expire_consents ends consents whose time is over, also while closed. Nothing was admitted under them any more: this advances the epoch, stops
+-- the schedule and shows it. One with a slot to plan is left to plan, which knows all its slots.
+-- +goose StatementBegin
+CREATE FUNCTION nw.expire_consents(p_limit integer, OUT expired bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+DECLARE task bigint; c consents; e bigint;
+BEGIN
+  expired := 0;
+  PERFORM nw.enter();
+  FOR task IN SELECT o.task_id FROM consents o WHERE o.state = 'active' AND o.expires_at <= clock_timestamp()
+                 AND NOT EXISTS (SELECT FROM schedules s WHERE s.task_id = o.task_id AND s.next_at < o.expires_at) ORDER BY o.task_id LIMIT p_limit LOOP
+    PERFORM FROM lanes WHERE task_id = task FOR NO KEY UPDATE;
+    SELECT * INTO c FROM consents WHERE task_id = task AND state = 'active' AND expires_at <= clock_timestamp();
+    CONTINUE WHEN c.id IS NULL;
+    e := nw.end_consent(task, 'expired');
+    PERFORM nw.note('expire_consent', 'ok', task, NULL, NULL, json_build_object('consent', nw.hex(c.ref), 'epoch', e));
+    expired := expired + 1;
+  END LOOP;
+END $$;
+-- +goose StatementEnd
+
 -- queues lists the opaque queues that the relay serves.
 -- +goose StatementBegin
 CREATE FUNCTION nw.queues() RETURNS TABLE (queue bytea) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
@@ -116,19 +141,26 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- recycle locks a partition before it decides (P1): between a look and a TRUNCATE an admission could enter the slot's next minute and lose its row.
+-- A partition in use this very moment waits for the next round; the others do not wait for it.
 -- +goose StatementBegin
 CREATE FUNCTION nw.recycle(OUT recycled integer) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp SET lock_timeout = '20ms' AS $$
-DECLARE low bigint; n bigint; slot integer; below boolean;
+DECLARE p record; below boolean; look text := 'SELECT coalesce(max(%I) < $1, false) FROM nw.%I WHERE slot = $2';
 BEGIN
   recycled := 0;
-  FOR low, n, slot IN SELECT f.floor, 16, i FROM ring_floors f, generate_series(0, 15) i WHERE f.ring = 'replay' LOOP
-    EXECUTE format('SELECT coalesce(max(minute) < $1, false) FROM nw.replay_%s', slot) INTO below USING low;
-    IF below THEN EXECUTE format('TRUNCATE nw.replay_%s', slot); recycled := recycled + 1; END IF;
+  FOR p IN SELECT f.floor, s.slot, s.ring || '_' || s.slot AS part, s.col
+             FROM (SELECT 'replay' AS ring, 'minute' AS col, i AS slot FROM generate_series(0, 15) i
+                   UNION ALL SELECT 'assertion_owners', 'period', i FROM generate_series(0, 11) i) s JOIN ring_floors f ON f.ring = s.ring LOOP
+    EXECUTE format(look, p.col, p.part) INTO below USING p.floor, p.slot;
+    CONTINUE WHEN NOT below;
+    BEGIN
+      EXECUTE format('LOCK TABLE nw.%I IN ACCESS EXCLUSIVE MODE', p.part);
+      EXECUTE format(look, p.col, p.part) INTO below USING p.floor, p.slot;
+      CONTINUE WHEN NOT below;
+      EXECUTE format('TRUNCATE nw.%I', p.part);
+      recycled := recycled + 1;
+    EXCEPTION WHEN lock_not_available THEN NULL;
+    END;
   END LOOP;
-  FOR low, n, slot IN SELECT f.floor, 12, i FROM ring_floors f, generate_series(0, 11) i WHERE f.ring = 'assertion_owners' LOOP
-    EXECUTE format('SELECT coalesce(max(period) < $1, false) FROM nw.assertion_owners_%s', slot) INTO below USING low;
-    IF below THEN EXECUTE format('TRUNCATE nw.assertion_owners_%s', slot); recycled := recycled + 1; END IF;
-  END LOOP;
-EXCEPTION WHEN lock_not_available THEN NULL; -- in use this very moment; the next round comes soon
 END $$;
 -- +goose StatementEnd

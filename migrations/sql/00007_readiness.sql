@@ -168,7 +168,7 @@ END $$;
 -- +goose StatementBegin
 CREATE FUNCTION nw.boot_component(p_component bytea, p_profiles bigint[], p_instance bytea, p_assertion bytea, p_assertion_until timestamptz, p_bound boolean,
   p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_capability bytea,
-  OUT verdict text, OUT kind text, OUT boot bigint)
+  OUT verdict text, OUT component_kind text, OUT boot bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE k record;
 BEGIN
@@ -188,7 +188,7 @@ BEGIN
     RETURNING i.boot INTO STRICT boot;
   IF p_bound THEN PERFORM nw.own_assertion(p_assertion, p_assertion_until, p_jkt); END IF;
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
-  kind := k.kind;
+  component_kind := k.kind;
   PERFORM nw.note('component', 'ok', NULL, NULL, NULL, json_build_object('component', nw.hex(p_component), 'instance', nw.hex(p_instance), 'boot', boot,
     'key', nw.hex(p_jkt), 'capability', nw.hex(p_capability)));
 END $$;
