@@ -114,13 +114,17 @@ func (g *Guard) effect(r *request) (e capability.Effect, params json.RawMessage,
 	return e, params, nil
 }
 
-// errNoNonce is what CheckProof returns for a proof without a nonce: the guard holds no nonce key and judges no other.
-var errNoNonce = api.Refuse(api.UseDPoPNonce)
+// The guard holds no nonce key (protocol P32): it challenges a proof without a nonce by itself, and one whose nonce the
+// authority finds stale.
+var (
+	errNoNonce    = api.Refuse(api.UseDPoPNonce)
+	errStaleNonce = api.Refuse(api.UseDPoPNonce)
+)
 
 // prove checks that whoever sent this request holds the capability's key (RFC 9449 §7.1). The URL is the registered one;
 // Host and forwarded headers are not read.
-func (g *Guard) prove(r *request, c *capability.EffectClaims) error {
-	_, err := capability.CheckProof(r.proof, capability.Expect{
+func (g *Guard) prove(r *request, c *capability.EffectClaims) (*capability.Proof, error) {
+	proof, err := capability.CheckProof(r.proof, capability.Expect{
 		Method: http.MethodPost, URL: g.config.URI + operations + r.action, AccessToken: r.token,
 		Holder: c.Confirmation.JKT, Now: g.config.Now(),
 		Nonce: func(nonce string) error {
@@ -130,7 +134,7 @@ func (g *Guard) prove(r *request, c *capability.EffectClaims) error {
 			return nil
 		},
 	})
-	return refusalOf(err)
+	return proof, refusalOf(err)
 }
 
 // refusalOf gives the leaf's errors their codes.

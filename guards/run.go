@@ -148,21 +148,21 @@ func (g *Guard) end(attempt Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.alive, attempt)
-}
-
-func (g *Guard) owe(effect, attempt Ref) {
-	g.mu.Lock()
-	if len(g.owed) < maxOwed { // the authority lists what is forgotten here
-		g.owed[effect] = attempt
+	if len(g.owed) == 0 {
+		return
 	}
-	g.mu.Unlock()
-	g.wakeSweep()
-}
-
-func (g *Guard) wakeSweep() {
 	select {
 	case g.sweepNow <- struct{}{}:
 	default:
+	}
+}
+
+// owe remembers an effect whose end is to be settled.
+func (g *Guard) owe(effect, attempt Ref) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.owed) < maxOwed { // the authority lists what is forgotten here
+		g.owed[effect] = attempt
 	}
 }
 
@@ -187,11 +187,7 @@ func (g *Guard) listUnsettled(ctx context.Context) error {
 		if err != nil || err2 != nil || u.ApplyLeftMS > 0 {
 			continue
 		}
-		g.mu.Lock()
-		if len(g.owed) < maxOwed {
-			g.owed[effect] = attempt
-		}
-		g.mu.Unlock()
+		g.owe(effect, attempt)
 	}
 	return nil
 }
@@ -218,14 +214,23 @@ func (g *Guard) settleOrphan(ctx context.Context, effect, attempt Ref) error {
 		return err
 	}
 	recorded, err := g.settle(ctx, effect, attempt, outcome)
-	if err != nil && !dpopclient.Refused(err, api.EffectSettled, api.AttemptMismatch, api.WrongGuard) {
+	switch {
+	case dpopclient.Refused(err, api.EffectSettled, api.AttemptMismatch, api.WrongGuard):
+		g.log.Error("the authority and the ledger do not agree on an effect", "effect", effect, "proven", outcome, "error", err)
+	case err != nil:
 		return err
+	default:
+		g.log.Info("an effect without an owner is settled", "effect", effect, "proven", outcome, "recorded", recorded)
 	}
-	g.log.Info("an effect without an owner is settled", "effect", effect, "proven", outcome, "recorded", recorded)
-	g.mu.Lock()
-	delete(g.owed, effect)
-	g.mu.Unlock()
+	g.forgive(effect)
 	return nil
+}
+
+// forgive forgets an effect that is settled.
+func (g *Guard) forgive(effect Ref) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.owed, effect)
 }
 
 // noncePool holds the newest nonce for workers. One nonce may be in several proofs, so one is enough; the guard makes
@@ -256,6 +261,15 @@ func (p *noncePool) get() string {
 		return ""
 	}
 	return p.nonce
+}
+
+// drop forgets a nonce that was refused: a challenge must bring another (RFC 9449 §8).
+func (p *noncePool) drop(nonce string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.nonce == nonce {
+		p.nonce = ""
+	}
 }
 
 // fresh is the nonce, fetched now if there is none.

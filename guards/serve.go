@@ -17,7 +17,8 @@ import (
 
 const (
 	operations  = "/operations/"
-	callTimeout = 2 * time.Second // of one call to the authority
+	readTimeout = 10 * time.Second // of a worker's request
+	callTimeout = 2 * time.Second  // of one call to the authority
 	admitTries  = 3
 	admitPause  = 50 * time.Millisecond
 	applyGrace  = 15 * time.Second // beyond the time to apply, to learn what became of a commit
@@ -49,7 +50,15 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (g *Guard) serveOperation(w http.ResponseWriter, r *http.Request, action string) {
-	answer, err := g.operate(r, action)
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(readTimeout)) // where there is a connection
+	req, err := read(r, action)
+	_ = control.SetReadDeadline(time.Time{})
+	if err != nil {
+		g.refuse(w, r, err)
+		return
+	}
+	answer, err := g.operate(r.Context(), req)
 	if err != nil {
 		g.refuse(w, r, err)
 		return
@@ -59,16 +68,13 @@ func (g *Guard) serveOperation(w http.ResponseWriter, r *http.Request, action st
 
 // operate is the guard's policy, step by step. Until admit has returned nothing has happened and every refusal is
 // definite; after it the effect is consumed, and whoever hangs up no longer counts.
-func (g *Guard) operate(r *http.Request, action string) (Answer, error) {
-	req, err := read(r, action)
+func (g *Guard) operate(ctx context.Context, req *request) (Answer, error) {
+	claims, err := g.verify(ctx, req.token)
 	if err != nil {
 		return Answer{}, err
 	}
-	claims, err := g.verify(r.Context(), req.token)
+	proof, err := g.prove(req, claims)
 	if err != nil {
-		return Answer{}, err
-	}
-	if err := g.prove(req, claims); err != nil {
 		return Answer{}, err
 	}
 	effect, params, err := g.effect(req)
@@ -81,15 +87,18 @@ func (g *Guard) operate(r *http.Request, action string) (Answer, error) {
 	}
 	g.begin(attempt.ID)
 	defer g.end(attempt.ID)
-	if err := g.intend(r.Context(), attempt); err != nil {
+	if err := g.intend(ctx, attempt); err != nil {
 		return Answer{}, err
 	}
-	admitted, err := g.admit(r.Context(), req, attempt, effect)
+	admitted, err := g.admit(ctx, req, attempt, effect)
+	if errors.Is(err, errStaleNonce) {
+		g.nonces.drop(proof.Nonce)
+	}
 	if err != nil {
 		return Answer{}, err
 	}
 	admitted.Params = params
-	return g.carryOut(context.WithoutCancel(r.Context()), admitted)
+	return g.carryOut(context.WithoutCancel(ctx), admitted)
 }
 
 // compare holds the effect that the request asks for against the one that the capability names.
@@ -144,7 +153,6 @@ func (g *Guard) admit(ctx context.Context, r *request, a Attempt, e capability.E
 		}
 		if try == admitTries || !sleep(ctx, pause) {
 			g.log.Warn("the answer to an admission is lost", "effect", a.Effect, "error", err)
-			g.wakeSweep()
 			return Admitted{}, api.Refuse(api.OutcomeUnknown)
 		}
 		pause *= 2
@@ -167,7 +175,6 @@ func (g *Guard) admitted(a Attempt, e capability.Effect, goAhead api.Admission, 
 	run, err3 := ParseRef(goAhead.Run)
 	if errors.Join(err, err2, err3) != nil || effect != a.Effect || goAhead.Fence < 1 {
 		g.log.Error("the authority's go-ahead cannot be read", "effect", a.Effect)
-		g.wakeSweep()
 		return Admitted{}, api.Refuse(api.OutcomeUnknown)
 	}
 	g.nonces.put(goAhead.WorkerNonce)
@@ -193,7 +200,11 @@ func (g *Guard) carryOut(ctx context.Context, a Admitted) (Answer, error) {
 		g.owe(a.Effect, a.ID)
 		recorded = ending.Outcome
 	}
-	return Answer{Effect: a.Effect.String(), Outcome: recorded, Result: ending.Result, Reason: ending.Reason}, nil
+	answer := Answer{Effect: a.Effect.String(), Outcome: recorded, Reason: ending.Reason}
+	if recorded == Committed {
+		answer.Result = ending.Result
+	}
+	return answer, nil
 }
 
 // apply applies within the time that is left or not at all. Not even a panic of the operation leaves the end open.
@@ -236,7 +247,7 @@ func (g *Guard) refused(err error) error {
 	}
 	switch refusal.Code {
 	case api.WorkerNonce:
-		return api.Refuse(api.UseDPoPNonce)
+		return errStaleNonce
 	case api.WorkerProof:
 		return api.Refuse(api.InvalidDPoPProof)
 	case api.InvalidClient, api.InvalidToken, api.InvalidDPoPProof, api.UseDPoPNonce, api.BootSuperseded, api.InvalidRequest,

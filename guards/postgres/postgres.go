@@ -2,18 +2,25 @@
 // fences and effects live in the resource's own database and change in the
 // operation's own transaction, so an effect is applied exactly once and after a
 // crash the ledger proves whether it was (design.md §10).
+//
+// One COMMIT may end after the time to apply: its last check stands before it,
+// and nobody can take back a COMMIT that was sent (protocol P18).
 package postgres
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/nightwarrant/nightwarrant/authority/catalogue"
 	"github.com/nightwarrant/nightwarrant/guards"
+	"github.com/nightwarrant/nightwarrant/internal/pg"
 )
 
 // Operation is an action that the owner of the database adds to the compiled-in
@@ -22,28 +29,29 @@ type Operation struct {
 	// Target checks canonical parameters and names what they aim at.
 	Target guards.Operation
 
-	// Do changes the database inside tx, which it must not end. What it returns is the answer's result, one JSON object.
-	// An error rolls everything back: the effect is not applied.
+	// Do changes the database inside tx, which it must not end. What it returns is the answer's result and must encode as
+	// one JSON object of at most 64 KiB; nil is none. An error rolls everything back: the effect is not applied.
 	Do func(ctx context.Context, tx pgx.Tx, params json.RawMessage) (any, error)
 }
 
 // Table is what the row actions may touch of one table.
 type Table struct {
+	Schema  string   // optional, public
 	Columns []string // that may be read and written
-	Key     []string // of these, the columns that a key names, all of them
+	Key     []string // the columns that select rows, all of them together; empty allows row.append only
 }
 
 // Config says what the guard may do. Nothing that is not listed can be reached.
 type Config struct {
 	Pool       *pgxpool.Pool        // of the guard's role; see [Open]
 	Tables     map[string]Table     // by name; empty means no row actions
-	Operations map[string]Operation // by action; a name of the catalogue is refused
+	Operations map[string]Operation // by action; the names of the catalogue are taken
 	Logger     *slog.Logger         // optional
 }
 
-// Ledger implements guards.Ledger.
+// Ledger implements guards.Ledger. It is safe for concurrent use.
 type Ledger struct {
-	pool       *pgxpool.Pool
+	store      store
 	operations map[string]Operation
 	log        *slog.Logger
 }
@@ -51,36 +59,38 @@ type Ledger struct {
 var _ guards.Ledger = (*Ledger)(nil)
 
 // New makes the ledger of one guard. It does not connect.
-func New(c Config) (*Ledger, error) { return nil, errors.New("not yet") }
+func New(c Config) (*Ledger, error) {
+	if c.Pool == nil {
+		return nil, errors.New("guards/postgres: the pool is missing")
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	operations, err := rowOperations(c.Tables)
+	if err != nil {
+		return nil, fmt.Errorf("guards/postgres: %w", err)
+	}
+	for action, operation := range c.Operations {
+		if _, taken := catalogue.Lookup(catalogue.Postgres, action); taken || operation.Target == nil || operation.Do == nil {
+			return nil, fmt.Errorf("guards/postgres: %.64q is not complete or is an action of the catalogue", action)
+		}
+	}
+	maps.Copy(operations, c.Operations)
+	return &Ledger{store: store{c.Pool}, operations: operations, log: c.Logger}, nil
+}
 
-// Operations are the actions for guards.Config.
-func (l *Ledger) Operations() map[string]guards.Operation { return nil }
+// Operations are the actions of this ledger, for guards.Config.
+func (l *Ledger) Operations() map[string]guards.Operation {
+	out := make(map[string]guards.Operation, len(l.operations))
+	for action, operation := range l.operations {
+		out[action] = operation.Target
+	}
+	return out
+}
 
 // Open opens a pool that is safe for effects: no COMMIT is ever cancelled, and
 // each connection is refused unless the server is a primary of version 15 or
 // newer whose commits are synchronous.
-func Open(ctx context.Context, url string) (*pgxpool.Pool, error) { return nil, errors.New("not yet") }
-
-// Migrate makes or updates the schema nightwarrant_guard, as a role that may
-// create schemas, and lets role use it.
-func Migrate(ctx context.Context, pool *pgxpool.Pool, role string) error {
-	return errors.New("not yet")
-}
-
-// Intend implements guards.Ledger.
-func (l *Ledger) Intend(ctx context.Context, a guards.Attempt) error { return errors.New("not yet") }
-
-// Apply implements guards.Ledger.
-func (l *Ledger) Apply(ctx context.Context, a guards.Admitted) (guards.Ending, error) {
-	return guards.Ending{}, errors.New("not yet")
-}
-
-// Prove implements guards.Ledger.
-func (l *Ledger) Prove(ctx context.Context, effect, attempt guards.Ref) (guards.Outcome, error) {
-	return "", errors.New("not yet")
-}
-
-// Probe implements guards.Ledger.
-func (l *Ledger) Probe(ctx context.Context) (guards.Seen, error) {
-	return guards.Seen{}, errors.New("not yet")
+func Open(ctx context.Context, url string) (*pgxpool.Pool, error) {
+	return pg.Open(ctx, pg.Config{URL: url, Name: "nightwarrant-guard"})
 }
