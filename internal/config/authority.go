@@ -1,0 +1,124 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"time"
+)
+
+// Authority is the file of `nightwarrant serve`.
+type Authority struct {
+	Database
+	Issuer      string    `yaml:"issuer"`       // our public origin
+	Listen      string    `yaml:"listen"`       // requests; whatever ends TLS stands in front
+	AdminListen string    `yaml:"admin_listen"` // metrics and probes; none when empty, never public
+	Instance    string    `yaml:"instance"`     // different on each replica; the host's name when empty
+	Lease       Duration  `yaml:"lease"`        // a worker's hold on a run
+	ClockBound  Duration  `yaml:"clock_bound"`  // how far our clock may be from the database's
+	Keys        Keys      `yaml:"keys"`
+	Assertion   Assertion `yaml:"assertion"`
+	Envelope    Envelope  `yaml:"envelope"`
+}
+
+// Keys says where the key bundle is.
+type Keys struct {
+	Dir          string `yaml:"dir"`
+	IdentityFile string `yaml:"identity_file"` // opens the seal; outside Dir
+}
+
+// Issuer is a token issuer that is trusted for one purpose.
+type Issuer struct {
+	URL        string   `yaml:"url"`        // compared byte for byte with the tokens' iss
+	JWKSURL    string   `yaml:"jwks_url"`   // empty means OpenID Connect discovery
+	Algorithms []string `yaml:"algorithms"` // RS256 and ES256 when empty
+	RootsFile  string   `yaml:"roots_file"` // PEM; the system's roots when empty
+}
+
+// Assertion says which workload assertions are looked at.
+type Assertion struct {
+	Issuers     []Issuer `yaml:"issuers"`
+	MaxLifetime Duration `yaml:"max_lifetime"`
+}
+
+// Envelope says whose platform envelopes are taken, and who operates.
+type Envelope struct {
+	Issuer    Issuer     `yaml:"issuer"`
+	Audience  string     `yaml:"audience"`
+	MaxAge    Duration   `yaml:"max_age"`
+	Operators []Operator `yaml:"operators"`
+}
+
+// Operator names a person as the envelope's issuer does.
+type Operator struct {
+	Issuer  string `yaml:"issuer"`
+	Subject string `yaml:"subject"`
+}
+
+// Check implements Document.
+func (a *Authority) Check(env func(string) string) error {
+	return first(
+		a.resolve(env),
+		origin("issuer", a.Issuer),
+		address("listen", a.Listen),
+		optionalAddress("admin_listen", a.AdminListen),
+		instance(&a.Instance),
+		within("lease", &a.Lease, 30*time.Second, 2*time.Second, time.Minute),
+		within("clock_bound", &a.ClockBound, 2*time.Second, 100*time.Millisecond, 30*time.Second),
+		required("keys.dir", a.Keys.Dir),
+		required("keys.identity_file", a.Keys.IdentityFile),
+		a.Assertion.check(),
+		a.Envelope.check(),
+	)
+}
+
+func instance(name *string) (err error) {
+	if *name == "" {
+		if *name, err = os.Hostname(); err != nil {
+			return Wrong("instance", "is missing, and the host has no name")
+		}
+	}
+	return nil
+}
+
+func (a *Assertion) check() error {
+	if len(a.Issuers) == 0 {
+		return Wrong("assertion.issuers", "is missing")
+	}
+	for i := range a.Issuers {
+		if err := a.Issuers[i].check(fmt.Sprintf("assertion.issuers[%d]", i)); err != nil {
+			return err
+		}
+	}
+	return within("assertion.max_lifetime", &a.MaxLifetime, 24*time.Hour, time.Minute, 24*time.Hour)
+}
+
+func (e *Envelope) check() error {
+	err := first(
+		e.Issuer.check("envelope.issuer"),
+		required("envelope.audience", e.Audience),
+		within("envelope.max_age", &e.MaxAge, time.Hour, time.Minute, 12*time.Hour),
+	)
+	for _, o := range e.Operators {
+		if err == nil && (o.Issuer == "" || o.Subject == "") {
+			err = Wrong("envelope.operators", "must each have an issuer and a subject")
+		}
+	}
+	return err
+}
+
+// check looks at what the package that uses an issuer does not: it checks the addresses.
+func (i *Issuer) check(key string) error {
+	if err := required(key+".url", i.URL); err != nil {
+		return err
+	}
+	if len(i.Algorithms) == 0 {
+		i.Algorithms = []string{"RS256", "ES256"}
+	}
+	for _, a := range i.Algorithms {
+		if !slices.Contains([]string{"RS256", "ES256"}, a) {
+			return Wrong(key+".algorithms", "may be RS256 and ES256 only")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,221 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const goodAuthority = `database_url: postgres://nw_authority:hush@db/nightwarrant
+issuer: https://night.example
+listen: 0.0.0.0:8443
+admin_listen: 127.0.0.1:9090
+instance: replica-1
+lease: 20s
+clock_bound: 1s
+keys:
+  dir: /etc/nightwarrant/bundle
+  identity_file: /etc/nightwarrant/identity
+assertion:
+  issuers:
+    - url: https://kubernetes.example
+      jwks_url: https://kubernetes.example/openid/v1/jwks
+      algorithms: [RS256]
+      roots_file: /etc/nightwarrant/ca.pem
+  max_lifetime: 2h
+envelope:
+  issuer:
+    url: https://idp.example
+  audience: nightwarrant
+  max_age: 10m
+  operators:
+    - issuer: https://idp.example
+      subject: o-1
+`
+
+func TestAGoodAuthority(t *testing.T) {
+	t.Parallel()
+	var a Authority
+	require.NoError(t, Parse("f", []byte(goodAuthority), &a, noEnv))
+	assert.Equal(t, Authority{
+		Database: Database{DatabaseURL: "postgres://nw_authority:hush@db/nightwarrant"},
+		Issuer:   "https://night.example", Listen: "0.0.0.0:8443", AdminListen: "127.0.0.1:9090", Instance: "replica-1",
+		Lease: Duration(20 * time.Second), ClockBound: Duration(time.Second),
+		Keys: Keys{"/etc/nightwarrant/bundle", "/etc/nightwarrant/identity"},
+		Assertion: Assertion{MaxLifetime: Duration(2 * time.Hour), Issuers: []Issuer{{"https://kubernetes.example",
+			"https://kubernetes.example/openid/v1/jwks", []string{"RS256"}, "/etc/nightwarrant/ca.pem"}}},
+		Envelope: Envelope{Issuer: Issuer{URL: "https://idp.example", Algorithms: []string{"RS256", "ES256"}}, Audience: "nightwarrant",
+			MaxAge: Duration(10 * time.Minute), Operators: []Operator{{"https://idp.example", "o-1"}}},
+	}, a)
+}
+
+// each line of changes replaces the line of the good file that begins like it.
+func changed(t *testing.T, good, change string) string {
+	t.Helper()
+	key, _, _ := strings.Cut(change, ":")
+	lines := strings.Split(good, "\n")
+	for i, line := range lines {
+		if strings.HasPrefix(line, key+":") {
+			lines[i] = change
+			return strings.Join(lines, "\n")
+		}
+	}
+	t.Fatalf("the good file has no line %q", key)
+	return ""
+}
+
+func TestAWrongAuthority(t *testing.T) {
+	t.Parallel()
+	for change, want := range map[string]string{
+		"issuer: http://night.example":             "f line 2: issuer must be https, or http on a loopback address",
+		"issuer: http://127.0.0.1.example":         "f line 2: issuer must be https, or http on a loopback address",
+		"issuer: https://night.example/":           "f line 2: issuer must be an origin: no path and no slash at its end",
+		"issuer: https://night.example/a":          "f line 2: issuer must be an origin: no path and no slash at its end",
+		"issuer: https://night.example?a=b":        "f line 2: issuer must have no query and no fragment",
+		"issuer: \"https://night.example#\"":       "f line 2: issuer must be an absolute URL in plain form",
+		"issuer: https://u:hush@night.example":     "f line 2: issuer must be an absolute URL in plain form",
+		"issuer: https://Night.example":            "f line 2: issuer must be an absolute URL in plain form",
+		"issuer: night.example":                    "f line 2: issuer must be an absolute URL in plain form",
+		"issuer: \"\"":                             "f line 2: issuer is missing",
+		"listen: \"8443\"":                         "f line 3: listen must be an address and a port, such as 127.0.0.1:8443",
+		"listen: 0.0.0.0:http":                     "f line 3: listen must have a port between 0 and 65535",
+		"listen: 0.0.0.0:70000":                    "f line 3: listen must have a port between 0 and 65535",
+		"listen: night.example:8443":               "f line 3: listen must name an IP address of this machine, or none for all of them",
+		"admin_listen: nowhere":                    "f line 4: admin_listen must be an address and a port, such as 127.0.0.1:8443",
+		"lease: 1s":                                "f line 6: lease must be between 2s and 1m0s",
+		"lease: 61s":                               "f line 6: lease must be between 2s and 1m0s",
+		"lease: -30s":                              "f line 6: lease must be between 2s and 1m0s",
+		"clock_bound: 1ms":                         "f line 7: clock_bound must be between 100ms and 30s",
+		"  dir: \" \"":                             "f line 9: keys.dir is missing",
+		"  identity_file: \"\"":                    "f line 10: keys.identity_file is missing",
+		"    - url: \"\"":                          "f line 13: assertion.issuers[0].url is missing",
+		"      algorithms: [HS256]":                "f line 15: assertion.issuers[0].algorithms may be RS256 and ES256 only",
+		"      algorithms: [none]":                 "f line 15: assertion.issuers[0].algorithms may be RS256 and ES256 only",
+		"  max_lifetime: 25h":                      "f line 17: assertion.max_lifetime must be between 1m0s and 24h0m0s",
+		"    url: \"\"":                            "f line 20: envelope.issuer.url is missing",
+		"  audience: \"\"":                         "f line 21: envelope.audience is missing",
+		"  max_age: 13h":                           "f line 22: envelope.max_age must be between 1m0s and 12h0m0s",
+		"      subject: \"\"":                      "f line 23: envelope.operators must each have an issuer and a subject",
+		"database_url: \"\"":                       "f line 1: database_url must be given, here or as database_url_file, and not in both places",
+		"database_url: a\ndatabase_url_file: /a/b": "f line 1: database_url must be given, here or as database_url_file, and not in both places",
+		"database_url_file: /nowhere/at/all":       "",
+	} {
+		t.Run(change, func(t *testing.T) {
+			t.Parallel()
+			if want == "" {
+				text := strings.Replace(goodAuthority, strings.SplitN(goodAuthority, "\n", 2)[0], change, 1)
+				err := Parse("f", []byte(text), &Authority{}, noEnv)
+				require.EqualError(t, err, `f line 1: database_url_file names "/nowhere/at/all", which cannot be opened: no such file or directory`)
+				return
+			}
+			require.EqualError(t, Parse("f", []byte(changed(t, goodAuthority, change)), &Authority{}, noEnv), want)
+		})
+	}
+}
+
+func TestDefaultsOfAnAuthority(t *testing.T) {
+	t.Parallel()
+	a := Authority{}
+	require.NoError(t, Parse("f", []byte(`database_url: x
+issuer: http://127.0.0.1:8443
+listen: :8443
+keys: {dir: a, identity_file: b}
+assertion: {issuers: [{url: "https://k.example"}]}
+envelope: {issuer: {url: "https://i.example"}, audience: n}
+`), &a, noEnv))
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	assert.Equal(t, host, a.Instance)
+	assert.Equal(t, 30*time.Second, a.Lease.Std())
+	assert.Equal(t, 2*time.Second, a.ClockBound.Std())
+	assert.Equal(t, time.Hour, a.Envelope.MaxAge.Std())
+	assert.Equal(t, 24*time.Hour, a.Assertion.MaxLifetime.Std())
+	assert.Empty(t, a.AdminListen)
+
+	require.EqualError(t, Parse("f", []byte("database_url: x\nissuer: http://127.0.0.1:8443\nlisten: :8443\nkeys: {dir: a, identity_file: b}\n"), &Authority{}, noEnv),
+		"f: assertion.issuers is missing")
+}
+
+func TestTheEnvironmentOverridesTheDatabase(t *testing.T) {
+	t.Parallel()
+	env := func(name string) string { return map[string]string{EnvDatabaseURL: "postgres://from/env"}[name] }
+	for _, first := range []string{"database_url: postgres://other/one\n", "database_url_file: /nowhere\n", ""} {
+		text := first + strings.SplitN(goodAuthority, "\n", 2)[1]
+		var a Authority
+		require.NoError(t, Parse("f", []byte(text), &a, env))
+		assert.Equal(t, "postgres://from/env", a.DatabaseURL.Reveal())
+	}
+}
+
+const goodGuard = `uri: https://ledger.example/v1
+listen: 127.0.0.1:9001
+name: ledger
+authority: https://night.example
+assertion_file: /var/run/secrets/nightwarrant/token
+database_url: postgres://guard:hush@db/ledger
+tables:
+  totals:
+    columns: [day, total]
+    key: [day]
+`
+
+func TestGuards(t *testing.T) {
+	t.Parallel()
+	var g Guard
+	require.NoError(t, Parse("f", []byte(goodGuard), &g, noEnv))
+	assert.Equal(t, map[string]Table{"totals": {[]string{"day", "total"}, []string{"day"}}}, g.Tables)
+	for change, want := range map[string]string{
+		"uri: http://ledger.example/v1":     "f line 1: uri must be https, or http on a loopback address",
+		"uri: https://night.example/v1":     "f line 1: uri must be on an origin of its own, not the authority's",
+		"listen: x":                         "f line 2: listen must be an address and a port, such as 127.0.0.1:8443",
+		"name: \"\"":                        "f line 3: name is missing",
+		"authority: https://night.example/": "f line 4: authority must be an origin: no path and no slash at its end",
+		"assertion_file: \"\"":              "f line 5: assertion_file is missing",
+		"    key: []":                       "f line 8: tables.totals must list its columns and its key",
+	} {
+		require.EqualError(t, Parse("f", []byte(changed(t, goodGuard, change)), &Guard{}, noEnv), want, change)
+	}
+	none, _, _ := strings.Cut(goodGuard, "tables:")
+	require.EqualError(t, Parse("f", []byte(none), &Guard{}, noEnv), "f: tables is missing: a guard that may touch nothing has nothing to do")
+}
+
+func TestSchedulers(t *testing.T) {
+	t.Parallel()
+	password := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(password, []byte("hush\n"), 0o600))
+	good := `database_url: postgres://nw_scheduler:hush@db/nightwarrant
+instance: one
+nats:
+  url: nats://127.0.0.1:4222,nats://127.0.0.2:4222
+  user: scheduler
+  password_file: ` + password + `
+  monitor_url: http://127.0.0.1:8222,http://127.0.0.2:8222
+  replicas: 3
+start_rate: 5
+republish: 20s
+`
+	var s Scheduler
+	require.NoError(t, Parse("f", []byte(good), &s, noEnv))
+	assert.Equal(t, "hush", s.NATS.Password.Reveal())
+	assert.Equal(t, []string{"http://127.0.0.1:8222", "http://127.0.0.2:8222"}, s.NATS.Monitors())
+	assert.EqualValues(t, 5, s.StartRate)
+	for change, want := range map[string]string{
+		"  url: nats://u:hush@127.0.0.1:4222": "f line 4: nats.url must not hold a user or a password; nats.user and nats.password_file do",
+		"  url: http://127.0.0.1:4222":        "f line 4: nats.url must be nats:// or tls:// URLs, joined by commas without spaces",
+		"  url: \"\"":                         "f line 4: nats.url is missing",
+		"  url: nats://a:4222, nats://b:4222": "f line 4: nats.url must be nats:// or tls:// URLs, joined by commas without spaces",
+		"  user: \"\"":                        "f line 5: nats.user and nats.password_file must be given both or neither",
+		"  password_file: /nowhere":           `f line 6: nats.password_file names "/nowhere", which cannot be opened: no such file or directory`,
+		"  monitor_url: 127.0.0.1:8222":       "f line 7: nats.monitor_url must be http:// or https:// URLs, joined by commas without spaces",
+		"start_rate: 1001":                    "f line 9: start_rate must be between 1 and 1000 runs in one second",
+		"start_rate: -1":                      "f line 9: start_rate must be between 1 and 1000 runs in one second",
+		"republish: 1s":                       "f line 10: republish must be between 5s and 10m0s",
+	} {
+		require.EqualError(t, Parse("f", []byte(changed(t, good, change)), &Scheduler{}, noEnv), want, change)
+	}
+}
