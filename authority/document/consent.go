@@ -88,7 +88,10 @@ func BuildConsent(p Parts) (Consent, error) {
 	if err := first(c.addDigests(p), c.addGrants(p), c.addTerm(p)); err != nil {
 		return Consent{}, err
 	}
-	return c, c.Validate()
+	if err := c.Validate(); err != nil {
+		return Consent{}, err
+	}
+	return c, nil
 }
 
 func (c *Consent) addDigests(p Parts) (err error) {

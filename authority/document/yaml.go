@@ -128,7 +128,7 @@ func (p part) tree() (tree *node, err error) {
 	if err := p.check(tokens); err != nil {
 		return nil, err
 	}
-	file, err := parser.Parse(tokens, 0)
+	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey()) // members says it better
 	if err != nil {
 		return nil, p.syntax(err)
 	}
