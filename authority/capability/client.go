@@ -32,6 +32,15 @@ func GenerateKey() (*Key, error) {
 	return newKey(private)
 }
 
+// KeyOf is the key of somebody who keeps it, as a person's own CLI does between
+// two calls. Keys of workers and guards are generated and never kept.
+func KeyOf(private *ecdsa.PrivateKey) (*Key, error) {
+	if private == nil || private.Curve != elliptic.P256() {
+		return nil, errNotP256
+	}
+	return newKey(private)
+}
+
 func newKey(private *ecdsa.PrivateKey) (*Key, error) {
 	point, err := private.PublicKey.Bytes()
 	if err != nil {

@@ -2,6 +2,9 @@ package capability
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/gob"
 	"encoding/json"
@@ -51,6 +54,29 @@ func TestNewProofRefuses(t *testing.T) {
 		assert.Error(t, err, name)
 		assert.Empty(t, proof, name)
 	}
+}
+
+func TestKeyOf(t *testing.T) {
+	t.Parallel()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	one, err := KeyOf(private)
+	require.NoError(t, err)
+	two, err := KeyOf(private)
+	require.NoError(t, err)
+	assert.Equal(t, one.Thumbprint(), two.Thumbprint())
+	proof, err := NewProof(two, ProofParams{Method: "GET", URL: testURL, Now: testNow})
+	require.NoError(t, err)
+	p, err := ParseProof(proof)
+	require.NoError(t, err)
+	assert.Equal(t, one.Thumbprint(), p.Key)
+
+	other, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	require.NoError(t, err)
+	_, err = KeyOf(other)
+	require.Error(t, err, "another curve")
+	_, err = KeyOf(nil)
+	require.Error(t, err)
 }
 
 func TestKeysDiffer(t *testing.T) {
