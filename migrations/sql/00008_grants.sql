@@ -33,8 +33,11 @@ BEGIN
       'register_replica', 'report_replica', 'decision', 'store_health'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION nw.%I TO nw_scheduler', f);
   END LOOP;
-  FOREACH f IN ARRAY ARRAY['register_keys', 'identity', 'gate_close', 'gate_release', 'decision', 'queues'] LOOP
+  FOREACH f IN ARRAY ARRAY['register_keys', 'identity', 'gate_close', 'gate_release', 'decision', 'entries'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION nw.%I TO nw_operator', f);
   END LOOP;
 END $$;
 -- +goose StatementEnd
+
+-- A replica that was built for another version of this schema must find that out.
+GRANT SELECT ON goose_db_version TO nw_authority, nw_scheduler, nw_operator;
