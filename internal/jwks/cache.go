@@ -137,8 +137,11 @@ type source struct {
 
 func (s *source) run(ctx context.Context) {
 	for {
-		s.refreshNow(ctx)
-		timer := time.NewTimer(s.cfg.Refresh / 2)
+		wait := s.cfg.Refresh / 2
+		if !s.refreshNow(ctx) {
+			wait = min(wait, s.cfg.Pause)
+		}
+		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -148,8 +151,9 @@ func (s *source) run(ctx context.Context) {
 	}
 }
 
-// refreshNow refreshes regardless of the pause, unless one is under way.
-func (s *source) refreshNow(ctx context.Context) {
+// refreshNow refreshes regardless of the pause, unless a refresh is under way,
+// and tells whether the last one that ended succeeded.
+func (s *source) refreshNow(ctx context.Context) bool {
 	s.mu.Lock()
 	flight, lead := s.join(0)
 	s.mu.Unlock()
@@ -158,6 +162,9 @@ func (s *source) refreshNow(ctx context.Context) {
 		defer cancel()
 		s.fly(ctx, flight)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failure == nil
 }
 
 // key returns the current key of that name, after at most one refresh.

@@ -316,6 +316,7 @@ func TestClockStepsBack(t *testing.T) {
 func TestBadAnswers(t *testing.T) {
 	t.Parallel()
 	elsewhere := jwkstest.New(t)
+	good := set(t, jwk(t, "kid", "one"))
 	for name, serve := range map[string]http.HandlerFunc{
 		"redirect": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, elsewhere.JWKSURL(), http.StatusFound)
@@ -328,7 +329,7 @@ func TestBadAnswers(t *testing.T) {
 		"partial":    func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusPartialContent) },
 		"empty":      func(http.ResponseWriter, *http.Request) {},
 		"page":       func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") },
-		"huge":       func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"keys":[`, strings.Repeat(" ", maxBody)) },
+		"huge":       func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, "%s%*s", good, maxBody, " ") },
 		"endless":    endless,
 		"cut off": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "9")

@@ -23,9 +23,6 @@ var errNotStrict = errors.New("not strict JSON")
 // stay json.Number. Go's own decoder keeps the last of two equal members and
 // matches names without case, so it cannot be asked directly.
 func decodeObject(b []byte) (map[string]any, error) {
-	if !utf8.Valid(b) {
-		return nil, errNotStrict
-	}
 	d := strictDecoder{dec: json.NewDecoder(bytes.NewReader(b))}
 	d.dec.UseNumber()
 	v, err := d.value(0)
@@ -95,8 +92,8 @@ func (d *strictDecoder) array(depth int) (any, error) {
 }
 
 // token counts every token, so that no document becomes large in memory, and
-// refuses strings that a lone surrogate was replaced in: two of them would be
-// equal after decoding.
+// refuses strings in which Go's decoder has replaced bad UTF-8 or a lone
+// surrogate: two of them could be equal after decoding.
 func (d *strictDecoder) token() (json.Token, error) {
 	if d.members++; d.members > maxMembers {
 		return nil, errNotStrict

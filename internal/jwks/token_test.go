@@ -49,7 +49,7 @@ func TestTokenStructure(t *testing.T) {
 		"trailing bits":     part[0] + "." + part[1] + "." + part[2][:85] + "B",
 		"standard alphabet": part[0] + "." + part[1] + "." + "+/" + part[2][2:],
 		"null byte":         good[:20] + "\x00" + good[21:],
-		"too large":         good[:len(good)-1] + strings.Repeat("A", MaxToken),
+		"too large":         issuer.Token(d.claims("pad", strings.Repeat("a", MaxToken))),
 		"general JSON":      `{"payload":"` + part[1] + `","signatures":[{"protected":"` + part[0] + `","signature":"` + part[2] + `"}]}`,
 		"flattened JSON":    `{"payload":"` + part[1] + `","protected":"` + part[0] + `","signature":"` + part[2] + `"}`,
 	} {
@@ -297,6 +297,7 @@ func TestTokenSignature(t *testing.T) {
 		"DER":        der,
 		"63 bytes":   sig[:63],
 		"65 bytes":   append(sig[:64:64], 0),
+		"s with 00":  append(append(sig[:32:32], 0), sig[32:]...),
 		"zeros":      make([]byte, 64),
 		"r is zero":  append(make([]byte, 32), sig[32:]...),
 		"s is zero":  append(sig[:32:32], make([]byte, 32)...),

@@ -70,6 +70,11 @@ func (p Principal) String() string { return "principal" }
 // GoString is String.
 func (p Principal) GoString() string { return p.String() }
 
+// MarshalJSON always fails: who is asking is never stored or sent as a whole.
+func (p Principal) MarshalJSON() ([]byte, error) {
+	return nil, errors.New("principal: a principal is not marshalled")
+}
+
 // OperatorRef names an operator by issuer and subject, both exact.
 type OperatorRef struct{ Issuer, Subject string }
 
