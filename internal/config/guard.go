@@ -16,8 +16,9 @@ type Guard struct {
 
 // Table is what the row actions may touch of one table.
 type Table struct {
-	Columns []string `yaml:"columns"`
-	Key     []string `yaml:"key"`
+	Schema  string   `yaml:"schema"`  // public when empty
+	Columns []string `yaml:"columns"` // that may be read and written
+	Key     []string `yaml:"key"`     // select rows, all of them together; none allows row.append only
 }
 
 // Check implements Document.
@@ -52,8 +53,8 @@ func (g *Guard) checkTables() error {
 		return Wrong("tables", "is missing: a guard that may touch nothing has nothing to do")
 	}
 	for name, t := range g.Tables {
-		if len(t.Columns) == 0 || len(t.Key) == 0 {
-			return Wrong("tables."+bounded(name), "must list its columns and its key")
+		if len(t.Columns) == 0 {
+			return Wrong("tables."+bounded(name), "must list its columns")
 		}
 	}
 	return nil

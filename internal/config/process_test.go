@@ -168,7 +168,7 @@ func TestGuards(t *testing.T) {
 	t.Parallel()
 	var g Guard
 	require.NoError(t, Parse("f", []byte(goodGuard), &g, noEnv))
-	assert.Equal(t, map[string]Table{"totals": {[]string{"day", "total"}, []string{"day"}}}, g.Tables)
+	assert.Equal(t, map[string]Table{"totals": {"", []string{"day", "total"}, []string{"day"}}}, g.Tables)
 	for change, want := range map[string]string{
 		"uri: http://ledger.example/v1":     "f line 1: uri must be https, or http on a loopback address",
 		"uri: https://night.example/v1":     "f line 1: uri must be on an origin of its own, not the authority's",
@@ -176,7 +176,7 @@ func TestGuards(t *testing.T) {
 		"name: \"\"":                        "f line 3: name is missing",
 		"authority: https://night.example/": "f line 4: authority must be an origin: no path and no slash at its end",
 		"assertion_file: \"\"":              "f line 5: assertion_file is missing",
-		"    key: []":                       "f line 8: tables.totals must list its columns and its key",
+		"    columns: []":                   "f line 8: tables.totals must list its columns",
 	} {
 		require.EqualError(t, Parse("f", []byte(changed(t, goodGuard, change)), &Guard{}, noEnv), want, change)
 	}
@@ -214,7 +214,7 @@ republish: 20s
 		"  monitor_url: 127.0.0.1:8222":       "f line 7: nats.monitor_url must be http:// or https:// URLs, joined by commas without spaces",
 		"start_rate: 1001":                    "f line 9: start_rate must be between 1 and 1000 runs in one second",
 		"start_rate: -1":                      "f line 9: start_rate must be between 1 and 1000 runs in one second",
-		"republish: 1s":                       "f line 10: republish must be between 5s and 10m0s",
+		"republish: 1s":                       "f line 10: republish must be between 5s and 5m0s",
 	} {
 		require.EqualError(t, Parse("f", []byte(changed(t, good, change)), &Scheduler{}, noEnv), want, change)
 	}

@@ -39,7 +39,7 @@ func (s *Scheduler) Check(env func(string) string) error {
 		s.resolve(env),
 		instance(&s.Instance),
 		optionalAddress("admin_listen", s.AdminListen),
-		within("republish", &s.Republish, 30*time.Second, 5*time.Second, 10*time.Minute),
+		within("republish", &s.Republish, 30*time.Second, 5*time.Second, 5*time.Minute),
 		s.NATS.check(),
 	)
 }
