@@ -96,6 +96,7 @@ func Bare(t testing.TB) *House {
 	require.NoError(t, err)
 	h.URL = "http://" + listener.Addr().String()
 	h.Authority, h.Gate, h.Server = h.Replica(h.Bundle)
+	h.watch()
 	s := &httptest.Server{Listener: listener, Config: &http.Server{Handler: h.Server.Handler(), ReadHeaderTimeout: time.Second}}
 	s.Start()
 	t.Cleanup(s.Close)
@@ -138,6 +139,29 @@ func (h *House) Close() {
 	h.T.Helper()
 	h.Exec(`SELECT nw.alone()`)
 	h.Exec(`SELECT nw.shut('unhealthy', 'queue', false)`)
+}
+
+// watch keeps the replica's copy of the decision young, as its evaluator would.
+// It does not evaluate: the owner's hand opens and closes.
+func (h *House) watch() {
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for tick := time.NewTicker(200 * time.Millisecond); ; {
+			select {
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			case <-tick.C:
+				_, _ = h.Gate.Current(ctx) // what it cannot learn, it refuses
+			}
+		}
+	}()
+	h.T.Cleanup(func() {
+		stop()
+		<-done
+	})
 }
 
 // See lets this replica's cache take notice of the decision.
