@@ -163,22 +163,31 @@ func (g *Guard) verify(ctx context.Context, t capability.Token) (*capability.Eff
 }
 
 // tokenHeader demands typ, alg and kid and nothing else: crit, jwk and their like have no place in the authority's
-// tokens. The signature must be 64 bytes in their one spelling.
+// tokens. All segments must be in their one spelling and the signature 64 bytes, about which jwx is lenient.
 func tokenHeader(t capability.Token) (kid string, err error) {
-	segments := strings.Split(t.Reveal(), ".") // bounded by HeaderToken
-	if len(segments) != 3 || base64.RawURLEncoding.DecodedLen(len(segments[2])) != 64 {
+	segments := strings.Split(t.Reveal(), ".") // bounded, and of the token alphabet: see capability.HeaderToken
+	if len(segments) != 3 {
 		return "", errHeader
 	}
-	header, err := base64.RawURLEncoding.Strict().DecodeString(segments[0])
-	if err != nil {
+	var decoded [3][]byte
+	for i, segment := range segments {
+		if decoded[i], err = base64.RawURLEncoding.Strict().DecodeString(segment); err != nil {
+			return "", errHeader
+		}
+	}
+	if len(decoded[2]) != 64 {
 		return "", errHeader
 	}
+	return readHeader(decoded[0])
+}
+
+func readHeader(header []byte) (kid string, err error) {
 	var typ, alg bool
 	err = canonical.Members(header, func(name []byte, v canonical.Value) error {
 		text, _ := v.Text()
 		switch string(name) {
 		case "typ":
-			typ = strings.EqualFold(strings.TrimPrefix(strings.ToLower(text), "application/"), "at+jwt")
+			typ = strings.TrimPrefix(strings.ToLower(text), "application/") == "at+jwt"
 		case "alg":
 			alg = text == "ES256"
 		case "kid":
