@@ -206,9 +206,13 @@ func TestCallThatGetsNoConnectionIsNotApplied(t *testing.T) {
 		taken, err := pool.Acquire(soon(t))
 		require.NoError(t, err)
 		defer taken.Release()
-		outcome, err := pg.Call(context.Background(), pool, insert, []any{7})
-		requireUnavailable(t, outcome, err)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+		select {
+		case r := <-callInBackground(context.Background(), pool, insert, 7):
+			requireUnavailable(t, r.outcome, r.err)
+			require.ErrorIs(t, r.err, context.DeadlineExceeded)
+		case <-soon(t).Done():
+			t.Error("it waits for ever")
+		}
 	})
 	t.Run("the server is gone", func(t *testing.T) {
 		t.Parallel()

@@ -172,6 +172,17 @@ func (s *standIn) FailNow()              { s.state = "failed"; panic(errLeft) }
 func (s *standIn) Skip(...any)           { s.state = "skipped"; panic(errLeft) }
 func (s *standIn) Error(...any)          { s.state = "failed" }
 
+func TestExitCode(t *testing.T) {
+	t.Parallel()
+	failed := errors.New("left behind")
+	leaks := func(err error) func() error { return func() error { return err } }
+	assert.Equal(t, 1, exitCode(0, failed, leaks(nil)))
+	assert.Equal(t, 1, exitCode(0, nil, leaks(failed)))
+	assert.Equal(t, 2, exitCode(2, failed, leaks(failed)))
+	assert.Equal(t, 1, exitCode(1, nil, func() error { t.Error("not asked after a failure"); return nil }))
+	assert.Equal(t, 0, exitCode(0, nil, leaks(nil)))
+}
+
 func TestPoolThatIsKeptFailsItsTest(t *testing.T) {
 	t.Parallel()
 	pool := Database(t).Pool(t, Owner)
