@@ -26,6 +26,15 @@ type Ref [16]byte
 // String returns the 22 characters.
 func (r Ref) String() string { return base64.RawURLEncoding.EncodeToString(r[:]) }
 
+// ScanBytes reads the 16 bytes of a database column.
+func (r *Ref) ScanBytes(b []byte) error {
+	if len(b) != len(r) {
+		return fmt.Errorf("a reference has %d bytes, not %d", len(r), len(b))
+	}
+	copy(r[:], b)
+	return nil
+}
+
 const (
 	// Stream is the one stream of all queues.
 	Stream = "NW_RUNS"

@@ -27,6 +27,18 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
+func TestScanBytesTakesAWholeReference(t *testing.T) {
+	t.Parallel()
+	var r Ref
+	for _, n := range []int{0, 15, 17, 32} {
+		require.Error(t, r.ScanBytes(make([]byte, n)))
+	}
+	require.Error(t, r.ScanBytes(nil))
+	want := newRef()
+	require.NoError(t, r.ScanBytes(want[:]))
+	require.Equal(t, want, r)
+}
+
 // A message is the reference, on the queue's own subject, and nothing else.
 func TestAMessageIsTheReference(t *testing.T) {
 	t.Parallel()
