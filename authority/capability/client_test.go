@@ -29,7 +29,7 @@ func TestNewProof(t *testing.T) {
 	assert.Equal(t, "n-1", p.Nonce)
 	assert.Len(t, p.JTI, 22, "128 bits")
 	assert.True(t, testNow.Equal(p.IssuedAt))
-	require.NoError(t, judgeElsewhere(proof), "go-jose and jwx agree")
+	require.NoError(t, judgeElsewhere(proof, p.Key), "go-jose and jwx agree")
 
 	bare, err := NewProof(k, ProofParams{Method: "POST", URL: testURL, Now: testNow})
 	require.NoError(t, err)

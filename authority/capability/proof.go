@@ -10,7 +10,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
-	"strings"
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
@@ -22,9 +21,9 @@ const (
 	maxIAT    = 1e11    // seconds; what is later is milliseconds
 	skewAhead = 10 * time.Second
 
-	// DefaultWindow is how far a proof's iat may be from the verifier's clock on either side where Expect gives none. It
-	// is wide because the nonce decides freshness.
-	DefaultWindow = 24 * time.Hour
+	// A proof's iat may be this far from the verifier's clock on either side where Expect gives no window. It is wide
+	// because the nonce decides freshness.
+	defaultWindow = 24 * time.Hour
 )
 
 // Proof is a DPoP proof (RFC 9449 §4.2) that is well-formed. Nothing in it is true before VerifySignature has returned
@@ -48,12 +47,10 @@ type Proof struct {
 
 // Expect is what the request at hand demands of its proof.
 type Expect struct {
-	// Method and URL of the request, exact; URL is the configured public origin and the escaped path, never built from
-	// Host or forwarded headers. Where the authority checks a proof that a guard passed on, it gives Under instead of
-	// URL: the guard's registered base URLs, matched at path boundaries; only then may Method be empty.
+	// Method and URL of the request, both mandatory. URL is the configured public origin and the escaped path, never built
+	// from Host or forwarded headers.
 	Method string
 	URL    string
-	Under  []string
 
 	// AccessToken is the credential that came with the request at a resource: ath is then required. At the token
 	// endpoint it is empty and an ath is ignored.
@@ -67,7 +64,7 @@ type Expect struct {
 	Nonce func(nonce string) error
 
 	Now    time.Time
-	Window time.Duration // of iat on either side; 0 is DefaultWindow
+	Window time.Duration // of iat on either side; 0 is 24 hours
 }
 
 // CheckProof does everything in order of cost: parse, clear, verify. Every refusal is a *ProofError, unless Nonce
@@ -86,9 +83,10 @@ func CheckProof(header string, e Expect) (*Proof, error) {
 	return p, nil
 }
 
-// VerifySignature checks r‖s over the first two segments with the key in the header (RFC 7518 §3.4).
+// VerifySignature checks r‖s over the first two segments with the key in the header (RFC 7518 §3.4). A Proof that
+// ParseProof did not make is never verified.
 func (p *Proof) VerifySignature() error {
-	if !verifyRaw(p.public, sha256.Sum256(p.signed), p.signature[:]) {
+	if p.public == nil || !verifyRaw(p.public, sha256.Sum256(p.signed), p.signature[:]) {
 		return badProof("the signature is wrong")
 	}
 	return nil
@@ -115,33 +113,19 @@ func (p *Proof) Clear(e Expect) error {
 }
 
 func (p *Proof) clearTarget(e Expect) error {
-	anyMethod := e.Method == "" && e.URL == "" && len(e.Under) > 0
-	if p.Method != e.Method && !anyMethod {
+	if p.Method != e.Method {
 		return badProof("htm is not the method of this request")
 	}
-	if e.URL != "" {
-		if want, err := normalize(e.URL, false); err != nil || p.Target != want {
-			return badProof("htu is not the URL of this request")
-		}
-		return nil
+	if want, err := normalize(e.URL, false); err != nil || p.Target != want {
+		return badProof("htu is not the URL of this request")
 	}
-	for _, base := range e.Under {
-		if want, err := normalize(base, false); err == nil && isUnder(p.Target, want) {
-			return nil
-		}
-	}
-	return badProof("htu is not a URL of this guard")
-}
-
-func isUnder(target, base string) bool {
-	rest, ok := strings.CutPrefix(target, strings.TrimSuffix(base, "/"))
-	return ok && (rest == "" || rest[0] == '/')
+	return nil
 }
 
 func (p *Proof) clearTime(e Expect) error {
 	window := e.Window
 	if window == 0 {
-		window = DefaultWindow
+		window = defaultWindow
 	}
 	switch off := e.Now.Sub(p.IssuedAt); {
 	case off > window || off < -window:
