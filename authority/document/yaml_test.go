@@ -161,7 +161,7 @@ func TestHostileFileIsJudgedInTime(t *testing.T) {
 			return strings.Join(rapid.SliceOfN(rapid.SampledFrom(pieces), least, most).Draw(t, "pieces"), "")
 		}
 		head, again, tail := some(0, 2), some(1, 4), some(0, 2)
-		text := head + strings.Repeat(again, maxDocument/4/len(again)) + tail
+		text := head + strings.Repeat(again, maxDocument/8/len(again)) + tail
 		began := time.Now()
 		found, err := ParseYAML([]byte(text))
 		if took := time.Since(began); took > 10*time.Second {

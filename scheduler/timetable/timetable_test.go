@@ -111,6 +111,10 @@ func TestInstantFiresOnce(t *testing.T) {
 	assert.True(t, anchor.Time().Equal(got))
 	_, ok = s.Next(anchor.Time())
 	assert.False(t, ok)
+	at := anchor.Time()
+	assert.Equal(t, 1, s.rhythm.count(at.Add(-time.Second), at))
+	assert.Equal(t, 0, s.rhythm.count(at, at.Add(time.Hour)))
+	assert.Equal(t, 0, s.rhythm.count(at.Add(-time.Hour), at.Add(-1)))
 }
 
 func TestNothingFiresAfterTheLastYear(t *testing.T) {

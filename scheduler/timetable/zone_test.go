@@ -40,6 +40,7 @@ func TestFingerprintStandsStillForAYear(t *testing.T) {
 	first := ZoneFingerprint(berlin, instant(t, "2026-01-01T00:00:00Z"))
 	assert.Equal(t, first, ZoneFingerprint(berlin, instant(t, "2026-07-15T12:00:00Z")))
 	assert.Equal(t, first, ZoneFingerprint(berlin, instant(t, "2026-12-31T23:59:59Z")))
+	assert.Equal(t, first, ZoneFingerprint(berlin, instant(t, "2027-01-01T08:59:59+09:00")), "the year is UTC's")
 	assert.NotEqual(t, first, ZoneFingerprint(berlin, instant(t, "2027-01-01T00:00:00Z")))
 }
 
