@@ -151,6 +151,17 @@ func (s *source) run(ctx context.Context) {
 	}
 }
 
+// rest is how long run waits: until half of the keys' time is over, and after a
+// failure no longer than somebody who asks would have to.
+func (s *source) rest() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failure != nil {
+		return min(s.cfg.Pause, s.cfg.Refresh/2)
+	}
+	return s.cfg.Refresh / 2
+}
+
 // refreshNow refreshes regardless of the pause, unless a refresh is under way,
 // and tells whether the last one that ended succeeded.
 func (s *source) refreshNow(ctx context.Context) bool {

@@ -581,6 +581,31 @@ func TestRunKeepsKeysFreshUntilItsContextEnds(t *testing.T) {
 	within(t, done, "the end of Run")
 }
 
+// An authority that starts before its issuer is not unhealthy for minutes.
+func TestRunTriesAgainSoonAfterAFailure(t *testing.T) {
+	t.Parallel()
+	issuer := jwkstest.New(t)
+	asked := make(chan struct{}, 8)
+	var calls atomic.Int64
+	issuer.Serve(func(w http.ResponseWriter, _ *http.Request) {
+		if calls.Add(1) == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		} else {
+			_, _ = w.Write(issuer.Set())
+		}
+		asked <- struct{}{}
+	})
+	c, err := New(Config{Own: own, Issuers: []Issuer{configured(issuer)}, Pause: time.Second}) // and the default Refresh, 5 min
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); c.Run(ctx) }()
+	within(t, asked, "the first refresh")
+	within(t, asked, "the second refresh")
+	cancel()
+	within(t, done, "the end of Run")
+}
+
 func TestErrorsAreFaults(t *testing.T) {
 	t.Parallel()
 	issuer := jwkstest.New(t)
