@@ -59,7 +59,7 @@ type Operator struct {
 func (a *Authority) Check(env func(string) string) error {
 	return first(
 		a.resolve(env),
-		origin("issuer", a.Issuer),
+		Origin("issuer", a.Issuer),
 		address("listen", a.Listen),
 		optionalAddress("admin_listen", a.AdminListen),
 		instance(&a.Instance),

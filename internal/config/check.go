@@ -76,8 +76,8 @@ func webURL(key, value string) (*url.URL, error) {
 	return u, nil
 }
 
-// origin checks a URL that is nothing but an origin.
-func origin(key, value string) error {
+// Origin checks a URL that is nothing but an origin: https, or http on a loopback address.
+func Origin(key, value string) error {
 	u, err := webURL(key, value)
 	if err == nil && u.Path != "" {
 		err = Wrong(key, "must be an origin: no path and no slash at its end")

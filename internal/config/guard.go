@@ -35,7 +35,7 @@ func (g *Guard) Check(env func(string) string) error {
 }
 
 func guardURI(value, authority string) error {
-	if err := origin("authority", authority); err != nil {
+	if err := Origin("authority", authority); err != nil {
 		return err
 	}
 	u, err := webURL("uri", value)

@@ -44,7 +44,8 @@ func (s *Scheduler) Check(env func(string) string) error {
 	)
 }
 
-func (n *NATS) check() (err error) {
+// CheckServer is Check for somebody who reads no monitoring page.
+func (n *NATS) CheckServer() (err error) {
 	if n.Replicas == 0 {
 		n.Replicas = 1
 	}
@@ -56,10 +57,11 @@ func (n *NATS) check() (err error) {
 			return Wrong("nats.password_file", "%s", err)
 		}
 	}
-	return first(
-		eachURL("nats.url", n.URL, "nats", "tls"),
-		eachURL("nats.monitor_url", n.MonitorURL, "http", "https"),
-	)
+	return eachURL("nats.url", n.URL, "nats", "tls")
+}
+
+func (n *NATS) check() error {
+	return first(n.CheckServer(), eachURL("nats.monitor_url", n.MonitorURL, "http", "https"))
 }
 
 // Monitors are the monitoring URLs, one for each server.

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/authority/document"
+	"github.com/nightwarrant/nightwarrant/internal/config"
+	"github.com/nightwarrant/nightwarrant/scheduler/timetable"
+)
+
+// checkedConsent reads an offer's document and computes its digest: what is
+// shown is what a yes would bind (mission A1).
+func checkedConsent(o api.Offer) (document.Consent, error) {
+	c, err := document.ParseConsent(o.Document)
+	if err != nil {
+		return c, fmt.Errorf("the offer's document is not one that this program knows: %w", err)
+	}
+	digest, err := c.Digest()
+	if err != nil {
+		return c, err
+	}
+	if digest.String() != o.Digest {
+		return c, fmt.Errorf("the offer names another digest than its document has: do not answer it, and tell an operator")
+	}
+	return c, nil
+}
+
+// showOffer says plainly what may happen, from the top: one sentence, when, who,
+// what, limits, until when, how to stop it, and how to answer.
+func showOffer(w io.Writer, o api.Offer, c document.Consent, d api.Decision, now time.Time) {
+	zone := time.UTC
+	if s, err := timetable.Parse(c.Schedule); err == nil {
+		zone = s.Zone()
+	}
+	until := at(c.Expires.Time(), zone)
+	fmt.Fprintf(w, "%s runs “%s” %s, as you, until %s.\n", c.Client, c.Title, rhythm(c.Schedule), until)
+
+	fmt.Fprintf(w, "\nWhen, in %s\n", zone)
+	showFires(w, o.NextFires, zone, now)
+
+	fmt.Fprintf(w, "\nWho acts\n  %s, in its workload role %s, revision %d\n", c.Client, c.WorkloadRole, c.RoleRevision)
+
+	fmt.Fprintln(w, "\nWhat it may do")
+	for _, g := range c.Grants {
+		fmt.Fprintf(w, "  can     %s on %s at %s (risk %s%s)\n", g.Action, g.Resource, g.Guard, g.Risk, most(g))
+	}
+	fmt.Fprintln(w, "  cannot  anything else")
+
+	fmt.Fprintf(w, "\nLimits of each run\n  %s; %s; only what its approval dial %q allows without asking\n",
+		counted(c.Limits.Effects, "change", "changes"), span(time.Duration(c.Limits.RuntimeS)*time.Second), c.Dial)
+
+	fmt.Fprintln(w, "\nWhen it needs more\n  The run stops. Nobody is asked, and it does not count as a success.")
+
+	fmt.Fprintf(w, "\nFrom and until\n  from   %s (%s)\n  until  %s (%s)\n", at(c.NotBefore.Time(), zone), relative(c.NotBefore.Time().Sub(now)), until, relative(c.Expires.Time().Sub(now)))
+
+	fmt.Fprintf(w, "\nUnder policy %s, revision %d\n", c.Policy, c.PolicyRevision)
+	fmt.Fprintf(w, "\nHow to stop it\n  nightwarrant task revoke %s\n  It takes effect before the command returns.\n", c.Task)
+	showAnswers(w, o, d, c.Expires.Time().In(zone).Format("2 January 2006"))
+}
+
+func showFires(w io.Writer, fires []time.Time, zone *time.Location, now time.Time) {
+	if len(fires) == 0 {
+		fmt.Fprintln(w, "  never again")
+	}
+	for i, f := range fires {
+		note := ""
+		if i > 0 && offset(f, zone) != offset(fires[i-1], zone) {
+			note = "  (the clock changes before this one)"
+		}
+		fmt.Fprintf(w, "  %s (%s)%s\n", at(f, zone), relative(f.Sub(now)), note)
+	}
+}
+
+func offset(t time.Time, zone *time.Location) int {
+	_, seconds := t.In(zone).Zone()
+	return seconds
+}
+
+// showAnswers gives both answers the same room; while the gate is closed a yes is not taken.
+func showAnswers(w io.Writer, o api.Offer, d api.Decision, until string) {
+	switch {
+	case o.State != "open":
+		fmt.Fprintf(w, "\nThis offer is %s; there is nothing to answer.\n", oneLine(o.State, 20))
+		return
+	case !d.Open:
+		fmt.Fprintf(w, "\nAdmission is closed now (%s): a yes is not taken until it is open again.\n", oneLine(strings.Join(d.Reasons, "; "), 120))
+	}
+	fmt.Fprintf(w, "\nYour answer, to exactly this\n  Allow until %s\n    nightwarrant offer accept %s --digest %s\n  Do not allow\n    nightwarrant offer decline %s --digest %s\n",
+		until, o.Offer, o.Digest, o.Offer, o.Digest)
+}
+
+// rhythm says when a schedule fires in words, as far as there are any.
+func rhythm(s timetable.Document) string {
+	switch {
+	case s.At != 0:
+		return "once"
+	case s.EveryS != 0:
+		return "every " + span(time.Duration(s.EveryS)*time.Second)
+	}
+	return fmt.Sprintf("at the times of the cron line %q", s.Cron)
+}
+
+func most(g document.ConsentGrant) string {
+	if g.MaxAmount == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", at most %d minor units of %s each", g.MaxAmount, g.Currency)
+}
+
+func counted(n int64, one, many string) string {
+	if n == 1 {
+		return "at most 1 " + one
+	}
+	return fmt.Sprintf("at most %d %s", n, many)
+}
+
+// when is an instant in the reader's own zone.
+func when(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05 MST") }
+
+// at is an instant in a schedule's zone.
+func at(t time.Time, zone *time.Location) string {
+	return t.In(zone).Format("Mon 2 January 2006 15:04:05 MST")
+}
+
+// span is a length of time in its two largest units.
+func span(d time.Duration) string {
+	units := []struct {
+		size time.Duration
+		name string
+	}{{24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"}}
+	var parts []string
+	for _, u := range units {
+		if n := d / u.size; n > 0 && len(parts) < 2 {
+			d -= n * u.size
+			plural := "s"
+			if n == 1 {
+				plural = ""
+			}
+			parts = append(parts, fmt.Sprintf("%d %s%s", n, u.name, plural))
+		} else if len(parts) > 0 {
+			break
+		}
+	}
+	if len(parts) == 0 {
+		return "0 seconds"
+	}
+	return strings.Join(parts, " ")
+}
+
+func relative(d time.Duration) string {
+	switch {
+	case d >= time.Second:
+		return "in " + span(d)
+	case d <= -time.Second:
+		return span(-d) + " ago"
+	}
+	return "now"
+}
+
+func (p program) readiness() *cobra.Command {
+	var origin string
+	var asJSON bool
+	c := &cobra.Command{Use: "readiness", Short: "Print the readiness decision, and why it is closed", Args: cobra.NoArgs}
+	p.authorityFlag(c, &origin)
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := config.Origin("--authority", origin); err != nil {
+			return err
+		}
+		d, err := askReadiness(cmd.Context(), origin)
+		if err != nil {
+			return err
+		}
+		return p.print(asJSON, d, func(w io.Writer) {
+			if d.Open {
+				fmt.Fprintf(w, "Admission is open; readiness epoch %d, valid for %d ms.\n", d.Epoch, d.ValidMS)
+				return
+			}
+			fmt.Fprintf(w, "Admission is closed; readiness epoch %d: %s.\n", d.Epoch, oneLine(strings.Join(d.Reasons, "; "), 200))
+		})
+	}
+	return c
+}
+
+// askReadiness asks with a challenge, so that an old answer is not taken for a new one.
+func askReadiness(ctx context.Context, origin string) (d api.Decision, err error) {
+	challenge := rand.Text()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, origin+api.PathReadiness+"?challenge="+challenge, nil)
+	if err != nil {
+		return d, config.Wrong("--authority", "cannot be called: it is not a URL")
+	}
+	if _, err = exchange(plainClient(), r, &d); err == nil && d.Challenge != challenge {
+		err = fmt.Errorf("%w (its readiness is not about this question)", errNoAnswer)
+	}
+	return d, err
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/nightwarrant/nightwarrant/authority"
+	"github.com/nightwarrant/nightwarrant/internal/config"
+	"github.com/nightwarrant/nightwarrant/internal/pg"
+	"github.com/nightwarrant/nightwarrant/keys"
+	"github.com/nightwarrant/nightwarrant/migrations"
+	"github.com/nightwarrant/nightwarrant/readiness"
+)
+
+// databaseFlags are how a command is told its database. The flag shows in the
+// list of processes, so that the other two are there.
+type databaseFlags struct {
+	url, file string
+	env       func(string) string
+}
+
+func (p program) databaseFlags(c *cobra.Command, role string) *databaseFlags {
+	d := &databaseFlags{env: p.env}
+	c.Flags().StringVar(&d.url, "database-url", "", "postgres:// `URL` of role "+role+"; else $"+config.EnvDatabaseURL)
+	c.Flags().StringVar(&d.file, "database-url-file", "", "`FILE` of mode 0600 that holds the URL")
+	c.MarkFlagsMutuallyExclusive("database-url", "database-url-file")
+	return d
+}
+
+func (d *databaseFlags) secret() (config.Secret, error) {
+	switch {
+	case d.url != "":
+		return config.Secret(d.url), nil
+	case d.file != "":
+		s, err := config.ReadSecret(d.file)
+		if err != nil {
+			return "", config.Wrong("--database-url-file", "%s", err)
+		}
+		return s, nil
+	case d.env(config.EnvDatabaseURL) != "":
+		return config.Secret(d.env(config.EnvDatabaseURL)), nil
+	}
+	return "", &config.Error{Sentence: "name the database with --database-url, --database-url-file or $" + config.EnvDatabaseURL}
+}
+
+// with opens the database for one command.
+func (d *databaseFlags) with(ctx context.Context, act func(context.Context, *pgxpool.Pool) error) error {
+	url, err := d.secret()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	pool, err := pg.Open(ctx, pg.Config{URL: url.Reveal(), MaxConns: 1, Name: "nightwarrant-cli"})
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return act(ctx, pool)
+}
+
+func (p program) migrate() *cobra.Command {
+	c := &cobra.Command{Use: "migrate", Short: "Bring the authority's database to this version, as its owner", Args: cobra.NoArgs}
+	d := p.databaseFlags(c, "the owner")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		url, err := d.secret()
+		if err != nil {
+			return err
+		}
+		if _, err := pgxpool.ParseConfig(url.Reveal()); err != nil { // its text may quote the password
+			return &config.Error{Sentence: "the database's URL cannot be read"}
+		}
+		if err := migrations.Up(cmd.Context(), url.Reveal()); err != nil {
+			return fmt.Errorf("the migration did not end: %w", err)
+		}
+		_, newest, err := migrations.Version(cmd.Context(), url.Reveal())
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(p.out, "The database has schema version %d.\n", newest)
+		return err
+	}
+	return c
+}
+
+func (p program) gate() *cobra.Command {
+	return group("gate", "Hold admission closed by hand, and end that hold",
+		p.gateCommand("close", "Hold admission closed, at once", func(ctx context.Context, pool *pgxpool.Pool) (string, error) {
+			epoch, err := readiness.Close(ctx, pool)
+			return fmt.Sprintf("Admission is closed and held; readiness epoch %d. Nothing is admitted until `nightwarrant gate release`.", epoch), err
+		}),
+		p.gateCommand("release", "End the hold; this opens nothing by itself", func(ctx context.Context, pool *pgxpool.Pool) (string, error) {
+			released, err := readiness.Release(ctx, pool)
+			if !released {
+				return "There was no hold.", err
+			}
+			return "The hold has ended. Admission opens when every required family is good.", err
+		}))
+}
+
+func (p program) gateCommand(use, short string, act func(context.Context, *pgxpool.Pool) (string, error)) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs}
+	d := p.databaseFlags(c, "nw_operator")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		return d.with(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+			said, err := act(ctx, pool)
+			if err == nil {
+				_, err = fmt.Fprintln(p.out, said)
+			}
+			return err
+		})
+	}
+	return c
+}
+
+func (p program) keys() *cobra.Command {
+	return group("keys", "Make the cluster's key bundle, and register it", p.keysInit(), p.keysRegister())
+}
+
+// bundleFlags say where a key bundle is.
+func bundleFlags(c *cobra.Command) (dir, identity *string) {
+	dir = c.Flags().String("dir", "", "the bundle's `DIRECTORY`, projected to every replica")
+	identity = c.Flags().String("identity-file", "", "age identity `FILE` of mode 0600 that opens the seal, outside the bundle")
+	_, _ = c.MarkFlagRequired("dir"), c.MarkFlagRequired("identity-file") // both are defined above
+	return dir, identity
+}
+
+func (p program) keysInit() *cobra.Command {
+	c := &cobra.Command{Use: "init", Short: "Make a cluster's first key bundle, once; never over another", Args: cobra.NoArgs}
+	dir, identity := bundleFlags(c)
+	c.RunE = func(*cobra.Command, []string) error {
+		if _, err := os.Lstat(*identity); errors.Is(err, fs.ErrNotExist) {
+			if err := keys.NewIdentity(*identity); err != nil {
+				return err
+			}
+		}
+		id, err := keys.Init(*dir, *identity)
+		if err == nil {
+			printIdentity(p.out, "Made the key bundle of a new cluster.", id)
+		}
+		return err
+	}
+	return c
+}
+
+func (p program) keysRegister() *cobra.Command {
+	c := &cobra.Command{Use: "register", Short: "Enter the bundle's public identity into the database, once", Args: cobra.NoArgs}
+	dir, identity := bundleFlags(c)
+	d := p.databaseFlags(c, "nw_operator")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		bundle, err := keys.Open(*dir, *identity)
+		if err != nil {
+			return err
+		}
+		return d.with(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+			err := authority.RegisterIdentity(ctx, pool, bundle.Identity())
+			if err == nil {
+				printIdentity(p.out, "The database holds this identity.", bundle.Identity())
+			}
+			return err
+		})
+	}
+	return c
+}
+
+func printIdentity(w io.Writer, first string, id keys.Identity) {
+	fmt.Fprintf(w, "%s\ncluster     %s\ngeneration  %d\nkid         %s\n", first, hex.EncodeToString(id.ClusterID[:]), id.Generation, id.KID)
+}

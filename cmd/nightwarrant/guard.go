@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nightwarrant/nightwarrant/guards"
+	ledger "github.com/nightwarrant/nightwarrant/guards/postgres"
+	"github.com/nightwarrant/nightwarrant/internal/config"
+	"github.com/nightwarrant/nightwarrant/internal/server"
+)
+
+func (p program) guard() *cobra.Command {
+	c := &config.Guard{}
+	cmd := p.process("guard", "Run a guard in front of a PostgreSQL database", c, func(ctx context.Context) error {
+		return runGuard(ctx, c, p.log())
+	})
+	cmd.AddCommand(p.guardMigrate())
+	return cmd
+}
+
+// runGuard runs until ctx ends or a later boot has taken over.
+func runGuard(ctx context.Context, c *config.Guard, log *slog.Logger) error {
+	pool, err := ledger.Open(ctx, c.DatabaseURL.Reveal())
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	g, err := newGuard(c, pool, log)
+	if err != nil {
+		return err
+	}
+	listener, _, err := listen(ctx, c.Listen, "")
+	if err != nil {
+		return err
+	}
+	// Requests end before what they need does.
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	tasks, ctx := errgroup.WithContext(ctx)
+	if err := serveAdmin(ctx, tasks, c.AdminListen, newMetrics(), log); err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	log.LogAttrs(ctx, slog.LevelInfo, "guarding", slog.String("uri", c.URI), slog.String("listen", listener.Addr().String()))
+	tasks.Go(func() error {
+		defer stop()
+		return server.Serve(ctx, listener, g, log)
+	})
+	tasks.Go(func() error { return g.Run(background) })
+	err = tasks.Wait()
+	log.Info("stopped")
+	return err
+}
+
+func newGuard(c *config.Guard, pool *pgxpool.Pool, log *slog.Logger) (*guards.Guard, error) {
+	tables := make(map[string]ledger.Table, len(c.Tables))
+	for name, t := range c.Tables {
+		tables[name] = ledger.Table{Schema: t.Schema, Columns: t.Columns, Key: t.Key}
+	}
+	l, err := ledger.New(ledger.Config{Pool: pool, Tables: tables, Logger: log})
+	if err != nil {
+		return nil, config.Wrong("tables", "cannot be used: %s", err)
+	}
+	g, err := guards.New(guards.Config{URI: c.URI, Name: c.Name, Issuer: c.Authority, Assertion: assertionFrom(c.AssertionFile),
+		Ledger: l, Operations: l.Operations(), Logger: log})
+	if err != nil {
+		return nil, &config.Error{Sentence: err.Error()}
+	}
+	return g, nil
+}
+
+const maxAssertion = 16 << 10
+
+// assertionFrom reads a projected token, anew each time because it is replaced.
+func assertionFrom(path string) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) {
+		f, err := os.Open(path)
+		if err != nil {
+			return "", err
+		}
+		defer f.Close()
+		text, err := io.ReadAll(io.LimitReader(f, maxAssertion+1))
+		if err != nil {
+			return "", err
+		}
+		token := strings.TrimSpace(string(text))
+		if token == "" || len(text) > maxAssertion {
+			return "", errors.New("the assertion file is empty or too large")
+		}
+		return token, nil
+	}
+}
+
+func (p program) guardMigrate() *cobra.Command {
+	c := &cobra.Command{Use: "migrate", Short: "Make the guard's ledger in the resource's own database", Args: cobra.NoArgs}
+	d := p.databaseFlags(c, "a role that may create schemas")
+	role := c.Flags().String("role", "", "the guard's own database `ROLE`, which gets the right to call the ledger")
+	_ = c.MarkFlagRequired("role") // the flag is defined above
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		return d.with(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+			err := ledger.Migrate(ctx, pool, *role)
+			if err == nil {
+				_, err = fmt.Fprintln(p.out, "The ledger is there, and the role may call it.")
+			}
+			return err
+		})
+	}
+	return c
+}

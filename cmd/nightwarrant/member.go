@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/authority/document"
+)
+
+// personal is a command by which a person calls the authority.
+func (p program) personal(use, short string, args cobra.PositionalArgs, act func(ctx context.Context, who *person, asJSON bool, args []string) error) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Args: args}
+	f := p.personFlags(c)
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		who, err := f.person()
+		if err != nil {
+			return err
+		}
+		return act(cmd.Context(), who, f.asJSON, args)
+	}
+	return c
+}
+
+// answer makes one call and prints what came back.
+func answer[T any](ctx context.Context, p program, who *person, asJSON bool, method, path string, in any, show func(io.Writer, T)) error {
+	var out T
+	if err := who.json(ctx, method, path, in, &out); err != nil {
+		return err
+	}
+	return p.print(asJSON, out, func(w io.Writer) { show(w, out) })
+}
+
+// table prints rows in columns; none is said in words.
+func table[T any](w io.Writer, none string, items []T, head string, row func(io.Writer, T)) {
+	if len(items) == 0 {
+		fmt.Fprintln(w, none)
+		return
+	}
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(t, head)
+	for _, i := range items {
+		row(t, i)
+	}
+	_ = t.Flush() // what it writes to is the terminal
+}
+
+func (p program) offer() *cobra.Command {
+	return group("offer", "See what you are asked to consent to, and answer", p.offerList(), p.offerShow(), p.offerAccept(), p.offerDecline())
+}
+
+func (p program) offerList() *cobra.Command {
+	return p.personal("list", "List your offers", cobra.NoArgs, func(ctx context.Context, who *person, asJSON bool, _ []string) error {
+		return answer(ctx, p, who, asJSON, "GET", api.PathOffers, nil, func(w io.Writer, page api.Page[api.Offer]) {
+			table(w, "Nobody asks you for anything.", page.Items, "OFFER\tSTATE\tOPEN UNTIL\tTITLE", func(w io.Writer, o api.Offer) {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", o.Offer, o.State, when(o.ExpiresAt), consentTitle(o.Document))
+			})
+		})
+	})
+}
+
+func consentTitle(text []byte) string {
+	c, err := document.ParseConsent(text)
+	if err != nil {
+		return "(a document that this program does not know)"
+	}
+	return c.Title
+}
+
+func (p program) offerShow() *cobra.Command {
+	return p.personal("show OFFER", "Show exactly what an offer asks for", cobra.ExactArgs(1), func(ctx context.Context, who *person, asJSON bool, args []string) error {
+		ref, err := reference("an offer", args[0])
+		if err != nil {
+			return err
+		}
+		var o api.Offer
+		if err := who.json(ctx, "GET", api.PathOffers+"/"+ref, nil, &o); err != nil {
+			return err
+		}
+		c, err := checkedConsent(o)
+		if err != nil {
+			return err
+		}
+		d, err := askReadiness(ctx, who.origin)
+		if err != nil {
+			d = api.Decision{Reasons: []string{"unknown, its readiness could not be asked"}}
+		}
+		return p.print(asJSON, o, func(w io.Writer) { showOffer(w, o, c, d, time.Now()) })
+	})
+}
+
+// answering is accept and decline: both carry the digest of what was shown.
+func (p program) answering(use, short string, act func(ctx context.Context, who *person, asJSON bool, ref string, in api.Answer) error) *cobra.Command {
+	var digest string
+	c := p.personal(use+" OFFER", short, cobra.ExactArgs(1), func(ctx context.Context, who *person, asJSON bool, args []string) error {
+		ref, err := reference("an offer", args[0])
+		if err != nil {
+			return err
+		}
+		return act(ctx, who, asJSON, ref, api.Answer{Digest: digest})
+	})
+	c.Flags().StringVar(&digest, "digest", "", "the `DIGEST` that `offer show` printed")
+	_ = c.MarkFlagRequired("digest") // the flag is defined above
+	return c
+}
+
+func (p program) offerAccept() *cobra.Command {
+	return p.answering("accept", "Say yes to exactly the offer with this digest", func(ctx context.Context, who *person, asJSON bool, ref string, in api.Answer) error {
+		return answer(ctx, p, who, asJSON, "POST", api.PathOffers+"/"+ref+"/consent", in, func(w io.Writer, c api.Consent) {
+			fmt.Fprintf(w, "You have allowed this until %s.\n\nReceipt\n  consent  %s\n  task     %s\n  given    %s\n  digest   %s\n  epoch    %d\n\nTo stop it: nightwarrant task revoke %s\n",
+				when(c.ExpiresAt), c.Consent, c.Task, when(c.GivenAt), c.Digest, c.ActivationEpoch, c.Task)
+		})
+	})
+}
+
+func (p program) offerDecline() *cobra.Command {
+	return p.answering("decline", "Say no to exactly the offer with this digest", func(ctx context.Context, who *person, asJSON bool, ref string, in api.Answer) error {
+		return answer(ctx, p, who, asJSON, "POST", api.PathOffers+"/"+ref+"/decline", in, func(w io.Writer, _ struct{}) {
+			fmt.Fprintln(w, "You have not allowed this. Nothing will run on it.")
+		})
+	})
+}
+
+func (p program) task() *cobra.Command {
+	list := p.personal("list", "List your tasks", cobra.NoArgs, func(ctx context.Context, who *person, asJSON bool, _ []string) error {
+		return answer(ctx, p, who, asJSON, "GET", api.PathTasks, nil, showTasks)
+	})
+	revoke := p.personal("revoke TASK", "End a task's consent, at once", cobra.ExactArgs(1), func(ctx context.Context, who *person, asJSON bool, args []string) error {
+		ref, err := reference("a task", args[0])
+		if err != nil {
+			return err
+		}
+		return answer(ctx, p, who, asJSON, "POST", api.PathTasks+"/"+ref+"/revoke", nil, func(w io.Writer, e api.Epoch) {
+			fmt.Fprintf(w, "Revoked. Everything that this task had been given is dead since activation epoch %d, which is committed.\n", e.ActivationEpoch)
+		})
+	})
+	return group("task", "See your tasks, and stop them", list, revoke)
+}
+
+func showTasks(w io.Writer, page api.Page[api.Task]) {
+	table(w, "You have no tasks.", page.Items, "TASK\tREVISION\tCONSENT\tNEXT\tTITLE", func(w io.Writer, t api.Task) {
+		consent, next := "none", "never"
+		if t.Consented {
+			consent = "active"
+		}
+		if t.NextAt != nil {
+			next = when(*t.NextAt)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", t.Task, t.Revision, consent, next, taskTitle(t.Document))
+	})
+}
+
+func taskTitle(text json.RawMessage) string {
+	d, err := document.ParseJSON(text)
+	if t, ok := d.(*document.Task); ok && err == nil {
+		return t.Title
+	}
+	return "(a document that this program does not know)"
+}
+
+func (p program) runs() *cobra.Command {
+	var task, cursor string
+	list := p.personal("list", "List your runs, newest first", cobra.NoArgs, func(ctx context.Context, who *person, asJSON bool, _ []string) error {
+		query := url.Values{}
+		if task != "" {
+			query.Set("task", task)
+		}
+		if cursor != "" {
+			query.Set("cursor", cursor)
+		}
+		path := api.PathRuns
+		if len(query) > 0 {
+			path += "?" + query.Encode()
+		}
+		return answer(ctx, p, who, asJSON, "GET", path, nil, showRuns)
+	})
+	list.Flags().StringVar(&task, "task", "", "runs of this `TASK` only")
+	list.Flags().StringVar(&cursor, "cursor", "", "the `CURSOR` that the page before gave")
+	return group("run", "See what ran", list)
+}
+
+func showRuns(w io.Writer, page api.Page[api.Run]) {
+	table(w, "Nothing has run.", page.Items, "RUN\tTASK\tFOR\tSTATE\tDONE\tNOT DONE\tUNKNOWN", func(w io.Writer, r api.Run) {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%d\n", r.Run, r.Task, when(r.NominalAt), oneLine(r.State, 40), r.Committed, r.NotApplied, r.Ambiguous)
+	})
+	if page.Next != "" {
+		fmt.Fprintf(w, "\nMore: nightwarrant run list --cursor %s\n", oneLine(page.Next, 64))
+	}
+}
+
+var findings = []string{"happened", "did_not", "unknown"}
+
+func (p program) finding() *cobra.Command {
+	list := p.personal("list", "List effects of which nobody can prove whether they happened", cobra.NoArgs, func(ctx context.Context, who *person, asJSON bool, _ []string) error {
+		return answer(ctx, p, who, asJSON, "GET", api.PathFindings, nil, func(w io.Writer, page api.Page[api.AmbiguousEffect]) {
+			table(w, "There is nothing to find out.", page.Items, "EFFECT\tADMITTED\tACTION\tRESOURCE\tGUARD\tFINDING", func(w io.Writer, e api.AmbiguousEffect) {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Effect, when(e.AdmittedAt), oneLine(e.Action, 64), oneLine(e.Resource, 80), oneLine(e.Guard, 64), findingOf(e))
+			})
+		})
+	})
+	record := p.personal("record EFFECT happened|did_not|unknown", "Record what you have found out; nothing is done again", cobra.ExactArgs(2),
+		func(ctx context.Context, who *person, asJSON bool, args []string) error {
+			ref, err := reference("an effect", args[0])
+			if err != nil {
+				return err
+			}
+			if !slices.Contains(findings, args[1]) {
+				return fmt.Errorf("a finding is one of %v", findings)
+			}
+			return answer(ctx, p, who, asJSON, "POST", api.PathFindings, api.Finding{Effect: ref, Finding: args[1]}, func(w io.Writer, f api.Finding) {
+				fmt.Fprintf(w, "Recorded for %s: %s.\n", ref, args[1])
+			})
+		})
+	return group("finding", "See ambiguous effects, and record what you found", list, record)
+}
+
+func findingOf(e api.AmbiguousEffect) string {
+	switch {
+	case e.Finding != "":
+		return oneLine(e.Finding, 20)
+	case e.Late != "":
+		return "none yet; the guard says: " + oneLine(e.Late, 40)
+	}
+	return "none yet"
+}

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nightwarrant/nightwarrant/authority"
+	"github.com/nightwarrant/nightwarrant/authority/attestation"
+	"github.com/nightwarrant/nightwarrant/authority/canonical"
+	"github.com/nightwarrant/nightwarrant/internal/config"
+	"github.com/nightwarrant/nightwarrant/internal/jwks"
+	"github.com/nightwarrant/nightwarrant/internal/pg"
+	"github.com/nightwarrant/nightwarrant/internal/principal"
+	"github.com/nightwarrant/nightwarrant/internal/server"
+	"github.com/nightwarrant/nightwarrant/keys"
+	"github.com/nightwarrant/nightwarrant/migrations"
+	"github.com/nightwarrant/nightwarrant/readiness"
+)
+
+const startTimeout = 20 * time.Second
+
+func (p program) serve() *cobra.Command {
+	c := &config.Authority{}
+	return p.process("serve", "Run a replica of the authority", c, func(ctx context.Context) error {
+		return serve(ctx, c, p.log())
+	})
+}
+
+// replica is one process of the authority, with everything checked and nothing running.
+type replica struct {
+	config     *config.Authority
+	log        *slog.Logger
+	pool       *pgxpool.Pool
+	keys       *keys.Bundle
+	workloads  *jwks.Cache
+	people     *jwks.Cache
+	assertions *attestation.Verifier
+	envelopes  *principal.Envelopes
+}
+
+// serve runs until ctx ends. What is wrong with files is found before the
+// database is asked, and nothing is ever repaired (B13).
+func serve(ctx context.Context, c *config.Authority, log *slog.Logger) (err error) {
+	r := &replica{config: c, log: log}
+	if r.keys, err = keys.Open(c.Keys.Dir, c.Keys.IdentityFile); err != nil {
+		return err
+	}
+	if err := r.trust(); err != nil {
+		return err
+	}
+	if r.pool, err = openDatabase(ctx, c.DatabaseURL, "nightwarrant-authority"); err != nil {
+		return err
+	}
+	defer r.pool.Close()
+	return r.run(ctx)
+}
+
+// openDatabase opens the pool of a process and refuses another schema than this binary's.
+func openDatabase(ctx context.Context, url config.Secret, name string) (*pgxpool.Pool, error) {
+	pool, err := pg.Open(ctx, pg.Config{URL: url.Reveal(), Name: name})
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSchema(ctx, url); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return pool, nil
+}
+
+func checkSchema(ctx context.Context, url config.Secret) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	current, newest, err := migrations.Version(ctx, url.Reveal())
+	switch {
+	case err != nil:
+		return fmt.Errorf("the database's schema version cannot be read (has `nightwarrant migrate` been run?): %w", err)
+	case current < newest:
+		return &config.Error{Sentence: fmt.Sprintf("the database has schema version %d and this program needs %d: run `nightwarrant migrate`", current, newest)}
+	case current > newest:
+		return &config.Error{Sentence: fmt.Sprintf("the database has schema version %d and this program is older, made for %d", current, newest)}
+	}
+	return nil
+}
+
+// trust makes what decides whose word counts. Its errors are misconfigurations.
+func (r *replica) trust() (err error) {
+	c := r.config
+	if r.workloads, err = cacheOf(c.Issuer, "assertion.issuers", c.Assertion.Issuers...); err != nil {
+		return err
+	}
+	if r.people, err = cacheOf(c.Issuer, "envelope.issuer", c.Envelope.Issuer); err != nil {
+		return err
+	}
+	r.assertions, err = attestation.New(attestation.Config{Keys: r.workloads, Audience: c.Issuer, MaxLifetime: c.Assertion.MaxLifetime.Std()})
+	if err != nil {
+		return config.Wrong("assertion", "cannot be used: %s", err)
+	}
+	operators := make([]principal.OperatorRef, len(c.Envelope.Operators))
+	for i, o := range c.Envelope.Operators {
+		operators[i] = principal.OperatorRef{Issuer: o.Issuer, Subject: o.Subject}
+	}
+	r.envelopes, err = principal.New(principal.Config{Keys: r.people, Issuer: c.Envelope.Issuer.URL, Audience: c.Envelope.Audience,
+		Own: c.Issuer, MaxAge: c.Envelope.MaxAge.Std(), Operators: operators})
+	if err != nil {
+		return config.Wrong("envelope", "cannot be used: %s", err)
+	}
+	return nil
+}
+
+func cacheOf(own, key string, issuers ...config.Issuer) (*jwks.Cache, error) {
+	list := make([]jwks.Issuer, len(issuers))
+	for n, i := range issuers {
+		roots, err := rootsOf(i.RootsFile)
+		if err != nil {
+			return nil, config.Wrong(key, "has a roots_file that cannot be used: %s", err)
+		}
+		list[n] = jwks.Issuer{URL: i.URL, JWKSURL: i.JWKSURL, Algorithms: i.Algorithms, Roots: roots}
+	}
+	cache, err := jwks.New(jwks.Config{Own: own, Issuers: list})
+	if err != nil {
+		return nil, config.Wrong(key, "cannot be used: %s", err)
+	}
+	return cache, nil
+}
+
+// rootsOf reads the certificates that alone are trusted; nil means the system's.
+func rootsOf(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, errors.New("it holds no PEM certificate")
+	}
+	return roots, nil
+}
+
+// run serves and reports until ctx ends or one part fails; every goroutine has ended then.
+func (r *replica) run(ctx context.Context) error {
+	gate := readiness.NewGate(r.pool, r.log)
+	a, err := authority.New(ctx, authority.Config{Pool: r.pool, Keys: r.keys, Assertions: r.assertions, Envelopes: r.envelopes, Gate: gate,
+		Issuer: r.config.Issuer, Lease: r.config.Lease.Std(), Log: r.log})
+	if err != nil {
+		return err
+	}
+	s := server.New(a, gate, r.log)
+	public, admin, err := listen(ctx, r.config.Listen, r.config.AdminListen)
+	if err != nil {
+		return err
+	}
+	reporter, err := readiness.Register(ctx, r.pool, r.log, "authority", instanceOf("authority", r.config.Instance))
+	if err != nil {
+		return errors.Join(err, closeAll(public, admin))
+	}
+	r.log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("issuer", r.config.Issuer), slog.String("listen", public.Addr().String()))
+	tasks, ctx := errgroup.WithContext(ctx)
+	serveOn(ctx, tasks, public, s.Handler(), r.log)
+	serveOn(ctx, tasks, admin, s.Admin(), r.log)
+	for _, loop := range []func(context.Context){r.workloads.Run, r.people.Run, a.Run, gate.Run,
+		func(ctx context.Context) { reporter.Run(ctx, r.probes()...) }} {
+		tasks.Go(func() error {
+			loop(ctx)
+			return nil
+		})
+	}
+	err = tasks.Wait()
+	r.log.Info("stopped")
+	return err
+}
+
+// instanceOf names a replica to the database.
+func instanceOf(kind, name string) [32]byte {
+	return canonical.Digest(canonical.DomainReference, []byte(kind), []byte(name))
+}
+
+// listen opens the public listener and, where it has an address, the operators'.
+func listen(ctx context.Context, public, admin string) (p, a net.Listener, err error) {
+	var c net.ListenConfig
+	if p, err = c.Listen(ctx, "tcp", public); err != nil {
+		return nil, nil, fmt.Errorf("listen: %w", err)
+	}
+	if admin != "" {
+		if a, err = c.Listen(ctx, "tcp", admin); err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("admin_listen: %w", err), p.Close())
+		}
+	}
+	return p, a, nil
+}
+
+func closeAll(all ...net.Listener) (err error) {
+	for _, l := range all {
+		if l != nil {
+			err = errors.Join(err, l.Close())
+		}
+	}
+	return err
+}
+
+func serveOn(ctx context.Context, tasks *errgroup.Group, l net.Listener, h http.Handler, log *slog.Logger) {
+	if l != nil {
+		tasks.Go(func() error { return server.Serve(ctx, l, h, log) })
+	}
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/migrations"
+)
+
+// build says what this binary is.
+type build struct {
+	Version       string `json:"version"`
+	Revision      string `json:"revision,omitempty"` // of the source
+	Modified      bool   `json:"modified,omitempty"` // since that revision
+	Go            string `json:"go"`
+	Platform      string `json:"platform"`
+	GuardProtocol int    `json:"guard_protocol"`
+	Migrations    int    `json:"migrations"` // files, which is the newest schema version
+}
+
+func (p program) version() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{Use: "version", Short: "Print what this binary is", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
+		b := thisBuild()
+		return p.print(asJSON, b, func(w io.Writer) {
+			fmt.Fprintf(w, "nightwarrant %s\nrevision %s\n%s %s\nguard protocol %d, schema version %d\n", b.Version, b.revision(), b.Go, b.Platform, b.GuardProtocol, b.Migrations)
+		})
+	}}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func thisBuild() build {
+	b := build{Version: "(unknown)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, GuardProtocol: api.GuardProtocol}
+	if files, err := fs.Glob(migrations.FS(), "*.sql"); err == nil {
+		b.Migrations = len(files)
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	b.Version = info.Main.Version
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Revision = s.Value
+		case "vcs.modified":
+			b.Modified = s.Value == "true"
+		}
+	}
+	return b
+}
+
+func (b build) revision() string {
+	switch {
+	case b.Revision == "":
+		return "unknown"
+	case b.Modified:
+		return b.Revision + ", modified"
+	}
+	return b.Revision
+}
