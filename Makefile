@@ -1,0 +1,58 @@
+# Every target does its own set-up. Versions of tools are pinned here and fetched through the Go module proxy.
+SHELL       := /bin/bash
+GO          ?= go
+TESTFLAGS   ?= -race -count=1 -timeout 15m
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
+GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@latest
+SOURCES     := $(shell find . -name '*.go' -o -name '*.sql' -o -name '*.tmpl' | grep -v '^./build/') go.mod go.sum
+
+.PHONY: build demo dev test mutants bench lint vuln fuzz clean
+
+build: bin/nightwarrant
+
+bin/nightwarrant: $(SOURCES)
+	CGO_ENABLED=0 $(GO) build -trimpath -o $@ ./cmd/nightwarrant
+
+# The main job, from a member's yes to the evidence, then the nine attacks: real processes, PostgreSQL and NATS on this machine.
+demo: build
+	@scripts/ensure-postgres.sh
+	bin/nightwarrant demo
+
+# The same stack, kept up; its data stays in .dev and survives a restart.
+dev: build
+	@scripts/ensure-postgres.sh
+	bin/nightwarrant dev
+
+test:
+	@scripts/ensure-postgres.sh
+	@scripts/ensure-cc.sh
+	$(GO) run $(GOTESTSUM) --format pkgname-and-test-fails -- $(TESTFLAGS) ./...
+
+# Each bug that was found before is planted once more; the suite must catch every one.
+mutants:
+	@scripts/ensure-postgres.sh
+	@scripts/mutants.sh
+
+bench: build
+	@scripts/ensure-postgres.sh
+	bin/nightwarrant bench --json
+
+lint:
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt would change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+	$(GO) run $(GOLANGCI) run ./...
+
+# Needs the vulnerability database.
+vuln:
+	$(GO) run $(GOVULNCHECK) ./...
+
+# Each fuzz target for a while: make fuzz FUZZTIME=5m
+FUZZTIME ?= 20s
+fuzz:
+	@scripts/fuzz.sh $(FUZZTIME)
+
+clean:
+	rm -rf bin build
