@@ -18,12 +18,14 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nightwarrant/nightwarrant/authority"
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/attestation"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
+	"github.com/nightwarrant/nightwarrant/internal/fsck"
 	"github.com/nightwarrant/nightwarrant/internal/jwks"
 	"github.com/nightwarrant/nightwarrant/internal/jwks/jwkstest"
 	"github.com/nightwarrant/nightwarrant/internal/principal"
@@ -61,6 +63,7 @@ type House struct {
 	KeysDir   string
 	Identity  string
 	Log       *Log
+	unsound   bool
 }
 
 // New starts a house with an open gate and the standard registry applied.
@@ -81,6 +84,11 @@ func Bare(t testing.TB) *House {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(h.Log.String())
+		}
+	})
+	t.Cleanup(func() {
+		if !h.unsound {
+			h.Sound()
 		}
 	})
 	dir := t.TempDir()
@@ -131,6 +139,7 @@ func (h *House) openFor(valid string) {
 	h.T.Helper()
 	h.Exec(`UPDATE nw.readiness_decision SET state = 'open', epoch = epoch + 1, sequence = sequence + 1, reason = 'good', held = false, since = clock_timestamp(),
 		valid_until = clock_timestamp() + $1::interval WHERE state = 'closed'`, valid)
+	h.Exec(`INSERT INTO nw.readiness_log (state, epoch, reason, inputs) SELECT state, epoch, reason, sha256('by hand') FROM nw.readiness_decision ON CONFLICT DO NOTHING`)
 	h.See()
 }
 
@@ -170,6 +179,17 @@ func (h *House) See() {
 	_, err := h.Gate.Current(context.Background())
 	require.NoError(h.T, err)
 }
+
+// Sound holds every invariant of the database. It runs by itself at the end of a test.
+func (h *House) Sound() {
+	h.T.Helper()
+	violations, err := fsck.Check(context.Background(), h.DB.URL(teststack.Owner))
+	require.NoError(h.T, err)
+	assert.Empty(h.T, violations)
+}
+
+// Unsound says that this test plants bugs, so that its database is not checked at the end.
+func (h *House) Unsound() { h.unsound = true }
 
 // Exec runs SQL as the owner.
 func (h *House) Exec(sql string, args ...any) {

@@ -105,6 +105,7 @@ func TestPlantedBugs(t *testing.T) {
 func patient(t *testing.T) *authoritytest.House {
 	t.Helper()
 	h := authoritytest.New(t)
+	h.Unsound()
 	root, err := pgx.Connect(context.Background(), h.DB.URL(teststack.Superuser))
 	require.NoError(t, err)
 	defer root.Close(context.Background()) //nolint:errcheck // nothing is pending on it

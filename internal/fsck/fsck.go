@@ -1,0 +1,105 @@
+// Package fsck knows the invariants of the database. It reads what is there, by
+// itself and without the verbs, and serves the command line, the tests and the
+// demo alike.
+package fsck
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Violation is one invariant that does not hold.
+type Violation struct {
+	Invariant string
+	Rows      int64
+}
+
+func (v Violation) String() string { return fmt.Sprintf("%s (%d rows)", v.Invariant, v.Rows) }
+
+// Check holds every invariant against the database at url, in one snapshot, and
+// returns those that do not hold. url is the owner's: process roles read no table.
+func Check(ctx context.Context, url string) ([]Violation, error) {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return nil, fmt.Errorf("reach the database: %w", err)
+	}
+	defer conn.Close(ctx) //nolint:errcheck // nothing is pending on it
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Rollback(ctx) //nolint:errcheck // it only read
+	var found []Violation
+	for _, i := range invariants {
+		var rows int64
+		if err := tx.QueryRow(ctx, "SELECT count(*) FROM ("+i.violations+") violation").Scan(&rows); err != nil {
+			return nil, fmt.Errorf("%s: %w", i.name, err)
+		}
+		if rows > 0 {
+			found = append(found, Violation{i.name, rows})
+		}
+	}
+	return found, nil
+}
+
+// Count is how many invariants there are.
+func Count() int { return len(invariants) }
+
+// invariant is a sentence that must hold, and the query for the rows on which it does not.
+type invariant struct{ name, violations string }
+
+var invariants = []invariant{
+	{"a lane has at most one live run", `SELECT task_id FROM nw.runs WHERE state IN ('queued', 'claimed', 'waiting', 'ending') GROUP BY task_id HAVING count(*) > 1`},
+	{"no run's fence is above its lane's", `SELECT r.id FROM nw.runs r JOIN nw.lanes l USING (task_id) WHERE r.fence > l.fence`},
+	{"a claimed run holds its lane's fence", `SELECT r.id FROM nw.runs r JOIN nw.lanes l USING (task_id) WHERE r.state = 'claimed' AND r.fence <> l.fence`},
+	{"a lane's fence is the number of its claims", `SELECT l.task_id FROM nw.lanes l WHERE l.fence <> (SELECT count(*) FROM nw.audit a WHERE a.task_id = l.task_id
+		AND a.verb = 'claim' AND a.verdict = 'ok' AND (convert_from(a.body, 'UTF8')::json->'more'->>'again') = 'false')`},
+	{"a run is no older than its lane's epoch while it may act", `SELECT r.id FROM nw.runs r JOIN nw.lanes l USING (task_id)
+		WHERE r.state IN ('queued', 'claimed', 'waiting') AND r.activation_epoch <> l.activation_epoch`},
+	{"a deadline is within the consent and the run's limit", `SELECT r.id FROM nw.runs r JOIN nw.consents c ON c.id = r.consent_id
+		WHERE r.deadline > c.expires_at OR r.deadline > r.created_at + make_interval(secs => c.run_limit_ms / 1000.0) + interval '1 second'`},
+	{"in flight is the number of admitted effects", `SELECT r.id FROM nw.runs r WHERE r.inflight <> (SELECT count(*) FROM nw.effects e WHERE e.run_id = r.id AND e.state = 'admitted')`},
+	{"an effect's fence is not above its run's", `SELECT e.id FROM nw.effects e JOIN nw.runs r ON r.id = e.run_id WHERE e.fence > r.fence`},
+	{"an effect is in its run's lane", `SELECT e.id FROM nw.effects e JOIN nw.runs r ON r.id = e.run_id WHERE e.task_id <> r.task_id`},
+	{"an ambiguous effect makes its run ambiguous", `SELECT r.id FROM nw.runs r JOIN nw.effects e ON e.run_id = r.id
+		WHERE e.state = 'ambiguous' AND r.state NOT IN ('ambiguous', 'ending')`},
+	{"a run that succeeded wanted nothing that it did not get", `SELECT id FROM nw.runs WHERE state = 'succeeded' AND shortfall IS NOT NULL`},
+	{"every effect was granted by its run's consent", `SELECT e.id FROM nw.effects e JOIN nw.runs r ON r.id = e.run_id LEFT JOIN nw.consent_grants g
+		ON g.consent_id = r.consent_id AND g.guard_id = e.guard_id AND g.action = e.action AND g.resource = e.resource AND e.amount <= g.max_amount WHERE g.consent_id IS NULL`},
+	{"every effect is at or below the dial", `SELECT e.id FROM nw.effects e JOIN nw.runs r ON r.id = e.run_id JOIN nw.consents c ON c.id = r.consent_id WHERE e.risk > c.dial`},
+	{"a run has at most the effects that were consented to", `SELECT r.id FROM nw.runs r JOIN nw.consents c ON c.id = r.consent_id
+		WHERE (SELECT count(*) FROM nw.effects e WHERE e.run_id = r.id) > c.max_effects - r.effects_left`},
+	{"every run has its slot", `SELECT r.id FROM nw.runs r LEFT JOIN nw.slots s ON s.run_id = r.id AND s.outcome = 'run' WHERE s.run_id IS NULL OR s.nominal_at <> r.nominal_at`},
+	{"a slot coalesces into a run of its own task", `SELECT s.run_id FROM nw.slots s JOIN nw.runs r ON r.id = s.run_id WHERE s.task_id <> r.task_id`},
+	{"a queued run has an outbox row, and no other has", `SELECT r.id FROM nw.runs r LEFT JOIN nw.outbox o ON o.run_id = r.id WHERE (r.state = 'queued') <> (o.run_id IS NOT NULL)`},
+	{"a lane's consent is its task's one active consent", `SELECT l.task_id FROM nw.lanes l LEFT JOIN nw.consents c ON c.task_id = l.task_id AND c.state = 'active'
+		WHERE l.consent_id IS DISTINCT FROM c.id`},
+	{"a task is scheduled only under a consent", `SELECT s.task_id FROM nw.schedules s JOIN nw.lanes l USING (task_id) WHERE l.consent_id IS NULL`},
+	{"a consent binds what was offered", `SELECT c.id FROM nw.consents c JOIN nw.offers o ON o.id = c.offer_id
+		WHERE c.digest <> o.digest OR c.member <> o.member OR c.task_id <> o.task_id OR c.task_revision <> o.task_revision OR o.state <> 'accepted'`},
+	{"a consent is its owner's", `SELECT c.id FROM nw.consents c JOIN nw.tasks k ON k.id = c.task_id WHERE c.member <> k.owner`},
+	{"a document is what its digest names", `SELECT d.digest FROM nw.documents d WHERE d.digest <> sha256(convert_to(CASE d.kind WHEN 'consent' THEN 'nightwarrant/offer/v1'
+		ELSE 'nightwarrant/document/v1' END, 'UTF8') || '\x00'::bytea || d.body)`},
+	{"a finding is about an ambiguous effect", `SELECT f.id FROM nw.findings f JOIN nw.effects e ON e.id = f.effect_id WHERE e.state <> 'ambiguous'`},
+	{"late evidence is about an ambiguous effect", `SELECT v.id FROM nw.late_evidence v JOIN nw.effects e ON e.id = v.effect_id WHERE e.state <> 'ambiguous'`},
+	{"every close and open has its log row", `SELECT d.epoch FROM nw.readiness_decision d WHERE d.epoch <> 1 + (SELECT count(*) FROM nw.readiness_log)
+		OR d.epoch <> coalesce((SELECT max(epoch) FROM nw.readiness_log), 1)`},
+	{"no report is of a boot that was never numbered", `SELECT r.instance_id FROM nw.readiness_reports r JOIN nw.instances i ON i.id = r.instance_id WHERE r.boot > i.boot`},
+	{"every minted effect is audited", audited("nw.effects", "effect_id", "mint", "true")},
+	{"every admitted effect is audited", audited("nw.effects", "effect_id", "admit", "x.attempt IS NOT NULL")},
+	{"every outcome is audited, once", `SELECT e.id FROM nw.effects e WHERE e.settled_at IS NOT NULL AND 1 <> (SELECT count(*) FROM nw.audit a WHERE a.effect_id = e.id
+		AND a.verb IN ('settle_effect', 'expire_effect') AND a.verdict = 'ok')`},
+	{"every run that ended is audited, once", `SELECT r.id FROM nw.runs r WHERE r.ended_at IS NOT NULL AND 1 <> (SELECT count(*) FROM nw.audit a WHERE a.run_id = r.id AND a.verb = 'end_run' AND a.verdict = 'ok')`},
+	{"every claim is audited", audited("nw.runs", "run_id", "claim", "x.fence > 0")},
+	{"every planned run is audited", audited("nw.runs", "run_id", "plan", "true")},
+	{"every audit row is what its digest names", `SELECT id FROM nw.audit WHERE digest <> sha256(body)`},
+	{"an audit row's columns are what its body says", `SELECT id FROM nw.audit WHERE (convert_from(body, 'UTF8')::json->>'verb') <> verb OR (convert_from(body, 'UTF8')::json->>'verdict') <> verdict
+		OR (convert_from(body, 'UTF8')::json->>'run')::bigint IS DISTINCT FROM run_id OR (convert_from(body, 'UTF8')::json->>'effect')::bigint IS DISTINCT FROM effect_id`},
+}
+
+// audited: each row x of a table, where the condition holds, has at least one good audit row of a verb.
+func audited(table, column, verb, where string) string {
+	return fmt.Sprintf(`SELECT x.id FROM %s x WHERE %s AND NOT EXISTS (SELECT FROM nw.audit a WHERE a.%s = x.id AND a.verb = '%s' AND a.verdict = 'ok')`, table, where, column, verb)
+}
