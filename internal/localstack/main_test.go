@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,8 +23,31 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(childDir); dir != "" {
 		os.Exit(child(dir))
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if seeded != "" {
+			_ = os.RemoveAll(seeded)
+		}
+		os.Exit(code)
+	}))
 }
+
+// seeded is where seed made its cluster.
+var seeded string
+
+// seed makes one stopped cluster, once: initdb is most of what a test would cost.
+var seed = sync.OnceValues(func() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var err error
+	if seeded, err = os.MkdirTemp("", "nw-local-"); err != nil {
+		return "", err
+	}
+	p, err := StartPostgres(ctx, PostgresOptions{Dir: seeded})
+	if err != nil {
+		return "", err
+	}
+	return seeded, p.Stop(ctx)
+})
 
 func child(dir string) int {
 	p, err := StartPostgres(context.Background(), PostgresOptions{Dir: dir})
@@ -61,7 +86,20 @@ func passableDir(t *testing.T) string {
 	return dir
 }
 
-func clusterDir(t *testing.T) string { return filepath.Join(passableDir(t), "pg") }
+// clusterDir is a directory with a copy of the seed.
+func clusterDir(t *testing.T) string {
+	t.Helper()
+	needPostgres(t)
+	from, err := seed()
+	require.NoError(t, err)
+	dir := passableDir(t)
+	out, err := exec.Command("cp", "-a", filepath.Join(from, "data"), filepath.Join(from, "superuser"), dir).CombinedOutput()
+	require.NoError(t, err, string(out))
+	return dir
+}
+
+// emptyDir is a directory where StartPostgres makes the cluster.
+func emptyDir(t *testing.T) string { return filepath.Join(passableDir(t), "pg") }
 
 func soon(t *testing.T, limit time.Duration) context.Context {
 	t.Helper()

@@ -60,7 +60,7 @@ func TestStartPostgresRefuses(t *testing.T) {
 		t.Parallel()
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		dir := clusterDir(t)
+		dir := emptyDir(t)
 		_, err := StartPostgres(ctx, PostgresOptions{Dir: dir})
 		require.ErrorIs(t, err, context.Canceled)
 		assert.NoDirExists(t, filepath.Join(dir, "data"), "half a cluster must not look like one")
@@ -69,7 +69,7 @@ func TestStartPostgresRefuses(t *testing.T) {
 
 func TestPostgresDefaults(t *testing.T) {
 	t.Parallel()
-	p := startPostgres(t, PostgresOptions{Dir: clusterDir(t)})
+	p := startPostgres(t, PostgresOptions{Dir: emptyDir(t)})
 
 	for setting, want := range map[string]string{
 		"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "data_checksums": "on",
@@ -146,7 +146,7 @@ func TestPostgresWithoutItsPasswordFileDoesNotStart(t *testing.T) {
 
 func TestPostgresInADirectoryTooLongForASocket(t *testing.T) {
 	t.Parallel()
-	p := startPostgres(t, PostgresOptions{Dir: filepath.Join(clusterDir(t), strings.Repeat("long", 30))})
+	p := startPostgres(t, PostgresOptions{Dir: filepath.Join(passableDir(t), strings.Repeat("long", 30))})
 	assert.LessOrEqual(t, len(p.sockets), maxSocketDir)
 	require.NoError(t, p.Restart(soon(t, time.Minute)))
 	assert.Equal(t, "1", query(t, p, "SELECT '1'"))
