@@ -31,7 +31,7 @@ var start = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
 func cacheFor(t testing.TB, issuers ...*jwkstest.Issuer) *jwks.Cache {
 	t.Helper()
-	cfg := jwks.Config{Own: own, Now: func() time.Time { return start }}
+	cfg := jwks.Config{Own: own, Timeout: 30 * time.Second, Now: func() time.Time { return start }}
 	for _, i := range issuers {
 		cfg.Issuers = append(cfg.Issuers, jwks.Issuer{URL: i.URL, Algorithms: []string{"ES256", "RS256"}})
 	}

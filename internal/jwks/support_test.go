@@ -52,6 +52,9 @@ func newDesk(t testing.TB, issuers ...*jwkstest.Issuer) desk {
 func newDeskOf(t testing.TB, cfg Config) desk {
 	t.Helper()
 	d := desk{clock: newClock()}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 30 * time.Second // a loaded machine is not a hanging issuer
+	}
 	cfg.Now = d.clock.now
 	var err error
 	d.Cache, err = New(cfg)
@@ -85,7 +88,7 @@ func (d desk) claims(pairs ...any) map[string]any {
 // within fails a test that waits for a signal longer than any machine needs.
 func within(t testing.TB, signal <-chan struct{}, what string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	select {
 	case <-signal:
