@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nightwarrant/nightwarrant/internal/localstack"
@@ -171,4 +172,17 @@ func (b *natsBench) next(t testing.TB, q queue.Ref) (reference, id string) {
 	return string(message.Data()), message.Headers().Get(jetstream.MsgIDHeader)
 }
 
-func ptr[T any](v T) *T { return &v }
+// total adds up what a collector has counted.
+func total(t testing.TB, c prometheus.Collector) (sum float64) {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(c))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return sum
+}

@@ -12,6 +12,7 @@ import (
 
 // reports is what the reporter knows from one report to the next.
 type reports struct {
+	within     time.Duration  // of one probe
 	probing    chan struct{}  // holds one probe at a time
 	probes     sync.WaitGroup // every probe that was begun
 	who        registration   // zero until the database has numbered this boot
@@ -55,9 +56,9 @@ func (s *Scheduler) reportOnce(ctx context.Context) error {
 	return s.answered(verdict)
 }
 
-// probe takes at most probeWithin, whatever the queue does.
+// probe takes no longer than it may, whatever the queue does.
 func (s *Scheduler) probe(ctx context.Context) queue.Health {
-	ctx, cancel := context.WithTimeout(ctx, probeWithin)
+	ctx, cancel := context.WithTimeout(ctx, s.reports.within)
 	select {
 	case s.reports.probing <- struct{}{}:
 	default:

@@ -90,7 +90,7 @@ func New(c Config) (*Scheduler, error) {
 		return nil, fmt.Errorf("registering the scheduler's metrics: %w", err)
 	}
 	s := &Scheduler{store: store{c.Pool}, queue: c.Queue, instance: c.Instance, rate: c.StartRate, again: c.Republish, limits: c.Limits,
-		log: c.Logger, metrics: m, now: c.Now, reports: reports{probing: make(chan struct{}, 1)}}
+		log: c.Logger, metrics: m, now: c.Now, reports: reports{within: probeWithin, probing: make(chan struct{}, 1)}}
 	s.planner = s.loop("planner", planEvery, s.planOnce)
 	s.relay = s.loop("relay", relayEvery, s.relayOnce)
 	s.reaper = s.loop("reaper", reapEvery, s.reapOnce)

@@ -43,6 +43,22 @@ func TestTheCanaryComesBack(t *testing.T) {
 	require.EqualValues(t, 1, b.waiting(t, Subject(queue)))
 }
 
+// A process that starts again finds the consumer of its last life, also one
+// that an older release made.
+func TestACanaryOfAnEarlierLife(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	require.NoError(t, b.queue.Prepare(within(t), nil))
+	want := consumer(canaryPrefix+b.queue.name, canarySubjects+b.queue.name)
+	want.MaxAckPending = 7
+	_, err := b.js.CreateConsumer(within(t), Stream, want)
+	require.NoError(t, err)
+	requireReason(t, Good, b.queue.Canary(within(t)))
+	again := b.another(t)
+	again.name = b.queue.name
+	requireReason(t, Good, again.Canary(within(t)))
+}
+
 // A probe that was cut off leaves its message behind; the next one is not
 // satisfied with that.
 func TestAnOldCanaryDoesNotCount(t *testing.T) {
@@ -173,7 +189,7 @@ func page(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) }
 }
 
-func TestADeletedStreamStopsTheCanaryOfAJetStreamError(t *testing.T) {
+func TestOnlyASettingIsASettingError(t *testing.T) {
 	t.Parallel()
 	requireReason(t, Wrong, judged(fmt.Errorf("x: %w", &SettingError{}), Silent))
 	requireReason(t, Silent, judged(jetstream.ErrStreamNotFound, Silent))
