@@ -81,7 +81,7 @@ func (q *Queue) roundTrip(ctx context.Context) error {
 	subject := canarySubjects + q.name
 	if q.canary == nil {
 		want := consumer(canaryPrefix+q.name, subject)
-		want.InactiveThreshold = canaryForgotten // a process that never comes back leaves nothing
+		want.InactiveThreshold = canaryForgotten                       // a process that never comes back leaves nothing
 		created, err := q.js.CreateOrUpdateConsumer(ctx, Stream, want) // it is this process's own
 		if err != nil {
 			return fmt.Errorf("canary: %w", err)
