@@ -80,8 +80,9 @@ func readQueues(ctx context.Context, pool *pgxpool.Pool) ([]roleQueue, error) {
 
 const natsHead = `# Configuration of a NATS server for nightwarrant, as its registry is now: print
 # it again after a workload role was added. Passwords are never in here; the
-# server reads them from its environment. Listeners, TLS, clustering and limits
-# are yours to add.
+# server reads them from its environment, where each value stands in double
+# quotes: NW_SCHEDULER_PASSWORD='"…"'. Listeners, TLS, clustering and limits are
+# yours to add.
 
 http: "127.0.0.1:8222"  # the schedulers read /varz and /jsz
 
