@@ -78,8 +78,10 @@ func (t tables) target(catalogued guards.Operation) guards.Operation {
 		if err != nil {
 			return guards.Target{}, err
 		}
-		_, _, err = t.parse(params)
-		return target, err
+		if _, _, err := t.parse(params); err != nil {
+			return guards.Target{}, err
+		}
+		return target, nil
 	}
 }
 

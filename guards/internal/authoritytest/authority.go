@@ -59,6 +59,7 @@ type Authority struct {
 	Reports      []api.Report
 	Calls        map[string]int
 	Latest       int64 // boot of the guard's instance
+	Replicas     bool  // each key is an instance of its own, so that no boot supersedes another
 	Intercept    func(ctx context.Context, path string, answer func() *http.Response) (*http.Response, error)
 
 	boots   map[capability.Thumbprint]int64
