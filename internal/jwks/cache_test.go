@@ -257,8 +257,11 @@ func TestDueKeysStillServeOthers(t *testing.T) {
 	compact := issuer.Token(d.claims())
 	go func() { _, err := d.verify(t, compact); done <- err }()
 	within(t, begun, "the refresh")
-	_, err = d.verify(t, compact)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // less than the refresh takes
+	defer cancel()
+	_, err = d.Verify(ctx, compact, expect)
 	require.NoError(t, err)
+	require.NoError(t, ctx.Err())
 	close(release)
 	require.NoError(t, <-done)
 }
@@ -326,11 +329,14 @@ func TestBadAnswers(t *testing.T) {
 		},
 		"not found":  http.NotFound,
 		"no content": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
-		"partial":    func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusPartialContent) },
-		"empty":      func(http.ResponseWriter, *http.Request) {},
-		"page":       func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") },
-		"huge":       func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, "%s%*s", good, maxBody, " ") },
-		"endless":    endless,
+		"partial": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusPartialContent)
+			_, _ = w.Write(good)
+		},
+		"empty":   func(http.ResponseWriter, *http.Request) {},
+		"page":    func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") },
+		"huge":    func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, "%s%*s", good, maxBody, " ") },
+		"endless": endless,
 		"cut off": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "9")
 			fmt.Fprint(w, "{")
