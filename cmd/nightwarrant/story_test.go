@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/internal/localstack"
+	"github.com/nightwarrant/nightwarrant/internal/teststack"
+)
+
+// place is a whole deployment as an operator would set one up: each process
+// from its own file, on a database that loses nothing.
+type place struct {
+	t         *testing.T
+	dir       string
+	names     map[string]string // in the files, and what they stand for
+	postgres  *localstack.Postgres
+	processes []*running
+}
+
+const (
+	storyIssuer = `listen: WORKLOADS
+audience: http://AUTHORITY
+accounts:
+  - {namespace: guards, name: ledger, file: DIR/ledger.token}
+`
+	storyIDP = `listen: PLATFORM
+audience: https://platform.example/nightwarrant
+people:
+  - {subject: operator-1, email: o@people.example, file: DIR/operator.envelope}
+  - {subject: member-1, email: m@people.example, file: DIR/member.envelope}
+`
+	storyAuthority = `database_url_file: DIR/nw_authority.url
+issuer: http://AUTHORITY
+listen: AUTHORITY
+keys: {dir: DIR/bundle, identity_file: DIR/identity}
+assertion: {issuers: [{url: "http://WORKLOADS"}]}
+envelope:
+  issuer: {url: "http://PLATFORM"}
+  audience: https://platform.example/nightwarrant
+  operators: [{issuer: "http://PLATFORM", subject: operator-1}]
+`
+	storyScheduler = `database_url_file: DIR/nw_scheduler.url
+nats: {url: "nats://NATS", user: admin, password_file: DIR/nats.password, monitor_url: "MONITOR"}
+`
+	storyGuard = `database_url_file: DIR/ledger_guard.url
+uri: http://GUARD/ledger
+listen: GUARD
+name: ledger
+authority: http://AUTHORITY
+assertion_file: DIR/ledger.token
+tables: {entries: {columns: [memo]}}
+`
+	storyRegistry = `kind: AttestationProfile
+name: ledger
+issuer: http://WORKLOADS
+subject: system:serviceaccount:guards:ledger
+binding: first_key
+max_lifetime_s: 3600
+---
+kind: AttestationProfile
+name: keeper
+issuer: http://WORKLOADS
+subject: system:serviceaccount:jobs:keeper
+binding: first_key
+max_lifetime_s: 3600
+---
+kind: Client
+name: books
+title: Books
+---
+kind: Guard
+name: ledger
+title: The ledger
+catalogue: postgres
+uri: http://GUARD/ledger
+profile: ledger
+provable: true
+---
+kind: WorkloadRole
+name: bookkeeper
+client: books
+revision: 1
+profiles: [keeper]
+actions: [{guard: ledger, action: row.append}]
+limits: {max_runtime_s: 3600, max_effects: 10}
+---
+kind: Policy
+name: default
+revision: 1
+dial_max: high
+limits: {max_runtime_s: 3600, max_effects: 10, max_consent_days: 90}
+`
+)
+
+// From an empty database to a member's yes, by commands and files only.
+func TestFromNothingToAYes(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.run("dev-issuer", "issuer.yaml", storyIssuer, `"msg":"tokens are current"`)
+	p.run("dev-idp", "idp.yaml", storyIDP, `"msg":"tokens are current"`)
+	p.run("serve", "authority.yaml", storyAuthority, `"msg":"serving"`)
+	authority := "http://" + p.names["AUTHORITY"]
+	operator, member := p.person("operator"), p.person("member")
+	applied := operator.apply(t, p.fill(storyRegistry))
+	require.Equal(t, exitOK, applied.code, applied.err)
+	assert.Contains(t, env{}.good(t, "readiness", "--authority", authority), "Admission is closed")
+
+	p.run("scheduler", "scheduler.yaml", storyScheduler, `"msg":"running"`)
+	p.run("guard", "guard.yaml", storyGuard, `"msg":"guarding"`)
+	var decision string
+	require.Eventually(t, func() bool {
+		decision = env{}.good(t, "readiness", "--authority", authority)
+		return strings.HasPrefix(decision, "Admission is open")
+	}, 2*testWithin, 200*time.Millisecond, "%s", &decision)
+
+	applied = operator.apply(t, strings.ReplaceAll(taskFile, "PLATFORM", "http://"+p.names["PLATFORM"]))
+	require.Equal(t, exitOK, applied.code, applied.err)
+	var offers api.Page[api.Offer]
+	require.NoError(t, json.Unmarshal([]byte(member.good(t, "offer", "list", "--json")), &offers))
+	require.Len(t, offers.Items, 1)
+	offer := offers.Items[0]
+	assert.Contains(t, member.good(t, "offer", "show", offer.Offer), "Allow until")
+	assert.Contains(t, member.good(t, "offer", "accept", offer.Offer, "--digest", offer.Digest), "You have allowed this until")
+
+	env{}.good(t, "gate", "close", "--database-url-file", filepath.Join(p.dir, "nw_operator.url"))
+	assert.Contains(t, env{}.good(t, "readiness", "--authority", authority), "Admission is closed")
+	p.end()
+}
+
+// newPlace makes the databases, their roles, the queue and the keys.
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	if _, _, err := localstack.FindPostgres(); err != nil && os.Getenv("CI") != "true" {
+		t.Skip(err)
+	}
+	p := &place{t: t, dir: t.TempDir(), names: map[string]string{}}
+	for _, name := range []string{"AUTHORITY", "GUARD", "WORKLOADS", "PLATFORM"} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		p.names[name] = l.Addr().String()
+		require.NoError(t, l.Close())
+	}
+	nats := teststack.NATS(t)
+	of, err := url.Parse(nats.URL(teststack.Admin))
+	require.NoError(t, err)
+	p.names["NATS"], p.names["MONITOR"] = of.Host, nats.MonitorURL()
+	password, _ := of.User.Password()
+	write(t, p.dir, "nats.password", password)
+	cluster, err := os.MkdirTemp("", "nw-story-")
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(cluster, 0o755)) // the server's account must pass
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(cluster)) })
+	ctx, cancel := context.WithTimeout(t.Context(), testWithin)
+	defer cancel()
+	p.postgres, err = localstack.StartPostgres(ctx, localstack.PostgresOptions{Dir: cluster})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, p.postgres.Stop(context.Background())) })
+	p.prepare()
+	return p
+}
+
+func (p *place) prepare() {
+	t := p.t
+	p.sql("postgres", `CREATE DATABASE night`, `CREATE DATABASE books`, `CREATE ROLE ledger_guard LOGIN PASSWORD 'hush'`)
+	env{}.good(t, "migrate", "--database-url", p.postgres.AdminURL("night"))
+	for _, role := range []string{"nw_authority", "nw_scheduler", "nw_operator"} {
+		p.sql("night", "ALTER ROLE "+role+" PASSWORD 'hush'")
+		write(t, p.dir, role+".url", p.postgres.URL(role, "hush", "night"))
+	}
+	p.sql("books", `CREATE TABLE entries (memo text)`, `GRANT SELECT, INSERT ON entries TO ledger_guard`)
+	write(t, p.dir, "ledger_guard.url", p.postgres.URL("ledger_guard", "hush", "books"))
+	env{}.good(t, "guard", "migrate", "--role", "ledger_guard", "--database-url", p.postgres.AdminURL("books"))
+	bundle := []string{"--dir", filepath.Join(p.dir, "bundle"), "--identity-file", filepath.Join(p.dir, "identity")}
+	env{}.good(t, append([]string{"keys", "init"}, bundle...)...)
+	env{}.good(t, append([]string{"keys", "register", "--database-url-file", filepath.Join(p.dir, "nw_operator.url")}, bundle...)...)
+}
+
+func (p *place) sql(database string, statements ...string) {
+	p.t.Helper()
+	conn, err := pgx.Connect(p.t.Context(), p.postgres.AdminURL(database))
+	require.NoError(p.t, err)
+	defer conn.Close(context.Background()) //nolint:errcheck // everything was sent
+	for _, s := range statements {
+		_, err := conn.Exec(p.t.Context(), s)
+		require.NoError(p.t, err)
+	}
+}
+
+// fill puts this place's names into a file's text.
+func (p *place) fill(text string) string {
+	pairs := []string{"DIR", p.dir}
+	for name, value := range p.names {
+		pairs = append(pairs, name, value)
+	}
+	return strings.NewReplacer(pairs...).Replace(text)
+}
+
+// run starts a process on its file.
+func (p *place) run(command, name, text, ready string) {
+	p.t.Helper()
+	p.processes = append(p.processes, env{}.start(p.t, ready, command, "--config", write(p.t, p.dir, name, p.fill(text))))
+}
+
+func (p *place) person(name string) env {
+	return env{envAuthority: "http://" + p.names["AUTHORITY"], envEnvelope: filepath.Join(p.dir, name+".envelope"), envKey: filepath.Join(p.dir, name+".pem")}
+}
+
+// end stops the processes, the last that was started first.
+func (p *place) end() {
+	for _, r := range slices.Backward(p.processes) {
+		assert.Equal(p.t, exitOK, r.end(), r.log)
+	}
+}
