@@ -139,7 +139,7 @@ func (g *Guard) admit(ctx context.Context, r *request, a Attempt, e capability.E
 		g.log.Warn("there is no component capability", "error", err)
 		return Admitted{}, api.Refuse(api.Unavailable)
 	}
-	question := admitRequest(r, a, e)
+	question := g.question(r, a, e)
 	pause := admitPause
 	for try := 1; ; try++ {
 		watch := elapsed.Start(g.config.Now)
@@ -159,10 +159,11 @@ func (g *Guard) admit(ctx context.Context, r *request, a Attempt, e capability.E
 	}
 }
 
-func admitRequest(r *request, a Attempt, e capability.Effect) api.AdmitRequest {
+// question passes on what the worker sent, unchanged, beside the effect as the guard spells it.
+func (g *Guard) question(r *request, a Attempt, e capability.Effect) api.AdmitRequest {
 	d := capability.DetailOf(e)
 	return api.AdmitRequest{
-		Attempt: a.ID.String(), Capability: r.token.Reveal(), Proof: r.proof, Method: http.MethodPost, Path: operations + r.action,
+		Attempt: a.ID.String(), Capability: r.token.Reveal(), Proof: r.proof, Method: http.MethodPost, Path: g.path + operations + r.action,
 		Effect: api.Detail{Type: d.Type, Actions: d.Actions, Locations: d.Locations, Identifier: d.Identifier,
 			ParamsSHA256: d.ParamsSHA256, Amount: d.Amount, Currency: d.Currency},
 	}

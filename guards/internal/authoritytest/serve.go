@@ -141,7 +141,7 @@ func (a *Authority) component(r *http.Request) api.Code {
 // admit is nw.admit in small.
 func (a *Authority) admit(body []byte) (any, api.Code) {
 	var q api.AdmitRequest
-	if json.Unmarshal(body, &q) != nil || len(q.Attempt) != 22 || q.Method != http.MethodPost || !strings.HasPrefix(q.Path, "/operations/") {
+	if json.Unmarshal(body, &q) != nil || len(q.Attempt) != 22 || q.Method != http.MethodPost || !strings.HasPrefix(q.Path, "/ledger/operations/") {
 		return nil, api.InvalidRequest
 	}
 	token := capability.Token(q.Capability)
@@ -149,7 +149,7 @@ func (a *Authority) admit(body []byte) (any, api.Code) {
 	if err != nil {
 		return nil, api.WorkerProof
 	}
-	proof, err := capability.CheckProof(q.Proof, capability.Expect{Method: q.Method, URL: GuardURI + q.Path, AccessToken: token,
+	proof, err := capability.CheckProof(q.Proof, capability.Expect{Method: q.Method, URL: "https://guard.example" + q.Path, AccessToken: token,
 		Holder: claims.Confirmation.JKT, Now: time.Now()})
 	if err != nil {
 		return nil, api.WorkerProof
