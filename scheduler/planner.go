@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -32,11 +33,11 @@ const (
 // holds up no other. While admission is closed nothing is planned: what is late
 // by then is skipped, and recorded, by its task's policy.
 func (s *Scheduler) planOnce(ctx context.Context) error {
+	failed := []error{s.checkZones(ctx)}
 	tasks, err := s.store.due(ctx, s.limits.Tasks)
 	if err != nil {
 		return err
 	}
-	var failed []error
 	progress := false
 	for _, t := range tasks {
 		verdict, err := s.planTask(ctx, t)
@@ -84,13 +85,7 @@ func (s *Scheduler) planTask(ctx context.Context, t due) (verdict string, err er
 // planOf asks the timetable what became of a task's slots. Those after the
 // consent's end are nobody's.
 func planOf(t due, limit int) (planned, error) {
-	var task struct {
-		Schedule timetable.Document `json:"schedule"`
-	}
-	if err := json.Unmarshal(t.Body, &task); err != nil {
-		return planned{}, errors.New("its document cannot be read")
-	}
-	schedule, err := timetable.Parse(task.Schedule)
+	schedule, err := scheduleOf(t.Body)
 	if err != nil {
 		return planned{}, err
 	}
@@ -101,9 +96,19 @@ func planOf(t due, limit int) (planned, error) {
 	plan := schedule.Due(t.Next.Add(-time.Microsecond), until, limit)
 	p := planned{due: t, slots: slotsOf(plan, t.NotBefore), zone: timetable.ZoneFingerprint(schedule.Zone(), t.Now)}
 	if !plan.Next.IsZero() {
-		p.next = &plan.Next
+		p.next, p.zone = &plan.Next, timetable.ZoneFingerprint(schedule.Zone(), plan.Next)
 	}
 	return p, nil
+}
+
+func scheduleOf(body []byte) (timetable.Schedule, error) {
+	var task struct {
+		Schedule timetable.Document `json:"schedule"`
+	}
+	if err := json.Unmarshal(body, &task); err != nil {
+		return timetable.Schedule{}, errors.New("its document cannot be read")
+	}
+	return timetable.Parse(task.Schedule)
 }
 
 func slotsOf(plan timetable.Plan, notBefore time.Time) []slot {
@@ -120,6 +125,48 @@ func slotsOf(plan timetable.Plan, notBefore time.Time) []slot {
 	}
 	return slots
 }
+
+// checkZones compares coming slots with the zone rules of this process, which
+// may be newer than those that they were computed by: one page in each step,
+// until all were seen once.
+func (s *Scheduler) checkZones(ctx context.Context) error {
+	if s.zonesSeen {
+		return nil
+	}
+	page, err := s.store.zones(ctx, s.zonesAfter, zonesOfAPage)
+	if err != nil {
+		return err
+	}
+	for _, c := range page {
+		verdict, err := s.checkZone(ctx, c)
+		if err != nil {
+			return fmt.Errorf("task %d: %w", c.Task, err)
+		}
+		if verdict == verdictClosed {
+			return nil
+		}
+		s.zonesAfter = c.Task
+	}
+	s.zonesSeen = len(page) < zonesOfAPage
+	return nil
+}
+
+func (s *Scheduler) checkZone(ctx context.Context, c coming) (verdict string, err error) {
+	schedule, err := scheduleOf(c.Body)
+	if err != nil {
+		return "", nil //nolint:nilerr // planning says so, when its slot comes
+	}
+	if zone := timetable.ZoneFingerprint(schedule.Zone(), c.Next); bytes.Equal(zone[:], c.Zone) {
+		return verdictOK, nil
+	}
+	next, ok := schedule.Next(c.Last)
+	if !ok {
+		return "", nil
+	}
+	return s.store.rezone(ctx, c, next, timetable.ZoneFingerprint(schedule.Zone(), next))
+}
+
+const zonesOfAPage = 200
 
 // relayOnce publishes what is ready. Taking a row has already set the time of
 // its next attempt, so that one which was not published comes again by itself.

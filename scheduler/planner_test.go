@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -166,8 +167,7 @@ func TestFiresCoalesceIntoAnOpenRun(t *testing.T) {
 		}
 		require.Equal(t, state, s.RunByID(t, run[0].ID).State)
 		next := s.NextAt(t, task).Add(-30 * time.Second).Truncate(time.Second)
-		s.Exec(t, `DELETE FROM nw.schedules`)
-		s.Exec(t, `INSERT INTO nw.schedules VALUES ($1, $2, $3)`, task.ID, next, fixture.Random())
+		s.Exec(t, `UPDATE nw.schedules SET next_at = $1`, next)
 		require.NoError(t, s.planOnce(within(t)))
 		require.Len(t, s.Runs(t, task), 1)
 	}
@@ -400,6 +400,52 @@ func TestAStalePlanChangesNothing(t *testing.T) {
 		require.Equal(t, "revision_stale", <-done)
 		require.Empty(t, w.Runs(t, task))
 	})
+}
+
+// Newer zone rules move a coming slot, on record; rules that are the same move
+// nothing.
+func TestNewerZoneRulesMoveAComingSlot(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	now := s.Now(t).Truncate(time.Second)
+	at := timetable.Document{Cron: "30 2 * * *", Zone: "Europe/Berlin"}
+	schedule, err := timetable.Parse(timetable.Document{Cron: at.Cron, Zone: at.Zone, Missed: timetable.Skip})
+	require.NoError(t, err)
+	want, ok := schedule.Next(now)
+	require.True(t, ok)
+	moved := s.Task(t, fixture.TaskOptions{Schedule: at, FirstAt: want.Add(time.Hour)})
+	same := s.Task(t, fixture.TaskOptions{Schedule: at, FirstAt: want})
+	s.Exec(t, `UPDATE nw.schedules SET zone = $2 WHERE task_id = $1`, moved.ID, fixture.Random())
+
+	s.CloseGate(t)
+	require.NoError(t, s.planOnce(within(t)))
+	require.True(t, s.NextAt(t, moved).Equal(want.Add(time.Hour)))
+	s.OpenGate(t)
+	for range 2 {
+		require.NoError(t, s.planOnce(within(t)))
+		require.True(t, s.NextAt(t, moved).Equal(want))
+	}
+	require.True(t, s.NextAt(t, same).Equal(want))
+	require.True(t, s.zonesSeen)
+	rules := timetable.ZoneFingerprint(schedule.Zone(), want)
+	require.Equal(t, rules[:], fixture.Value[[]byte](t, s.World, `SELECT zone FROM nw.schedules WHERE task_id = $1`, moved.ID))
+	audited := fixture.Value[string](t, s.World, `SELECT string_agg(convert_from(body, 'UTF8'), '') FROM nw.audit WHERE verb = 'plan'`)
+	require.Contains(t, audited, fmt.Sprintf(`"from" : %d, "to" : %d`, want.Unix()+3600, want.Unix()))
+	require.Equal(t, 1, strings.Count(audited, `"to"`))
+}
+
+// A slot that has come and was not planned yet does not get lost by that, nor
+// one that fires twice.
+func TestZoneRulesMoveToTheFirstSlotAfterTheLast(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	at := ago(t, s.World, 10*time.Second)
+	task := s.Task(t, fixture.TaskOptions{Schedule: every(time.Hour, at.Add(-time.Hour), timetable.Skip, 0), FirstAt: at})
+	s.Exec(t, `INSERT INTO nw.slots (task_id, nominal_at, outcome, reason, zone) VALUES ($1, $2, 'skipped', 'missed', $3)`, task.ID, at.Add(-time.Hour), fixture.Random())
+	s.Exec(t, `UPDATE nw.schedules SET zone = $1, next_at = next_at + interval '1 day'`, fixture.Random())
+	s.Exec(t, `UPDATE nw.consents SET given_at = $1`, at.Add(-2*time.Hour))
+	require.NoError(t, s.planOnce(within(t)))
+	require.Equal(t, []string{"missed", "run"}, outcomes(s.Slots(t, task)))
 }
 
 // One document that cannot be read holds up no other task, and is not silent.

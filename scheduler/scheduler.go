@@ -78,6 +78,9 @@ type Scheduler struct {
 
 	planner, relay, reaper, recycler, reporter *loop
 	reports                                    reports
+
+	zonesAfter int64 // the planner has compared the zones of tasks up to this one
+	zonesSeen  bool  // and of all
 }
 
 // New checks the configuration. It starts nothing.

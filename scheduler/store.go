@@ -68,6 +68,26 @@ func (s store) plan(ctx context.Context, p planned, rate int) (verdict string, s
 	return verdict, slots, err
 }
 
+// coming is a slot whose time has not come, or has just come.
+type coming struct {
+	Task     int64
+	Revision int64
+	Next     time.Time // the slot
+	Zone     []byte    // digest of the rules that it was computed by
+	Body     []byte    // of the task's document
+	Last     time.Time // it is the first slot after this
+}
+
+func (s store) zones(ctx context.Context, after int64, limit int) ([]coming, error) {
+	return all[coming](ctx, s.pool, `SELECT task_id, revision, next_at, zone, body, last_at FROM nw.zones($1, $2)`, after, limit)
+}
+
+func (s store) rezone(ctx context.Context, c coming, next time.Time, zone [32]byte) (verdict string, err error) {
+	_, err = pg.Call(ctx, s.pool, `SELECT nw.rezone(p_task => $1, p_revision => $2, p_expected => $3, p_next => $4, p_zone => $5)`,
+		[]any{c.Task, c.Revision, c.Next, next, zone[:]}, &verdict)
+	return verdict, err
+}
+
 // hint is a run that nobody has claimed yet.
 type hint struct {
 	Run, Queue queue.Ref

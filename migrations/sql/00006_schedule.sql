@@ -78,6 +78,40 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- zones lists coming slots with the digest of the zone rules that they were computed by, and the instant after which they are the first.
+-- +goose StatementBegin
+CREATE FUNCTION nw.zones(p_after bigint, p_limit integer) RETURNS TABLE (task_id bigint, revision bigint, next_at timestamptz, zone bytea, body bytea, last_at timestamptz)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+BEGIN
+  RETURN QUERY SELECT s.task_id, l.task_revision, s.next_at, s.zone, d.body,
+      greatest(c.given_at, c.not_before - interval '1 second', (SELECT max(x.nominal_at) FROM slots x WHERE x.task_id = s.task_id))
+    FROM schedules s JOIN lanes l ON l.task_id = s.task_id JOIN consents c ON c.id = l.consent_id
+    JOIN task_revisions v ON v.task_id = s.task_id AND v.revision = l.task_revision JOIN documents d ON d.digest = v.document
+   WHERE s.task_id > p_after ORDER BY s.task_id LIMIT p_limit;
+END $$;
+-- +goose StatementEnd
+
+-- rezone moves a coming slot to where newer zone rules put it, and audits the move.
+-- +goose StatementBegin
+CREATE FUNCTION nw.rezone(p_task bigint, p_revision bigint, p_expected timestamptz, p_next timestamptz, p_zone bytea, OUT verdict text)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+DECLARE d readiness_decision; l lanes; s schedules;
+BEGIN
+  PERFORM nw.enter();
+  SELECT lanes.* INTO l FROM lanes WHERE task_id = p_task FOR NO KEY UPDATE;
+  d := nw.admitting();
+  SELECT schedules.* INTO s FROM schedules WHERE task_id = p_task;
+  verdict := CASE
+    WHEN d.state IS NULL THEN 'admission_closed'
+    WHEN s.task_id IS NULL OR s.next_at <> p_expected OR l.task_revision <> p_revision THEN 'revision_stale'
+    ELSE 'ok' END;
+  IF verdict <> 'ok' THEN RETURN; END IF;
+  UPDATE schedules SET next_at = p_next, zone = p_zone WHERE task_id = p_task AND next_at = p_expected;
+  PERFORM nw.note('plan', 'ok', p_task, NULL, NULL, json_build_object('from', floor(extract(epoch FROM p_expected))::bigint,
+    'to', floor(extract(epoch FROM p_next))::bigint, 'zone', nw.hex(p_zone)));
+END $$;
+-- +goose StatementEnd
+
 -- take_outbox hands references to the relay: by state, never by watermark. Each attempt has its number, which makes the message id; a row
 -- comes again until the run is claimed or has ended.
 -- +goose StatementBegin

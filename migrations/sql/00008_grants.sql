@@ -29,7 +29,7 @@ BEGIN
       'evaluate', 'register_replica', 'report_replica', 'report_component', 'boot_component', 'spend_component', 'decision', 'store_health'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION nw.%I TO nw_authority', f);
   END LOOP;
-  FOREACH f IN ARRAY ARRAY['due', 'plan', 'take_outbox', 'queues', 'reapable', 'reap', 'expire_effects', 'expire_consents', 'raise_floors', 'drain', 'recycle',
+  FOREACH f IN ARRAY ARRAY['due', 'plan', 'zones', 'rezone', 'take_outbox', 'queues', 'reapable', 'reap', 'expire_effects', 'expire_consents', 'raise_floors', 'drain', 'recycle',
       'register_replica', 'report_replica', 'decision', 'store_health'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION nw.%I TO nw_scheduler', f);
   END LOOP;
