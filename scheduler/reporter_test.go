@@ -181,6 +181,7 @@ func TestWhoeverLeavesSaysNothing(t *testing.T) {
 		return queue.Health{Reason: queue.Silent}
 	}
 	require.ErrorIs(t, s.reportOnce(ctx), context.Canceled)
+	require.InDelta(t, 1, total(t, s.metrics.queueGood), 0, "and alarms nobody")
 	require.EqualValues(t, 1, s.reported(t)[0].Sequence)
 	require.Equal(t, "open/good/", s.gate(t))
 	s.reports.probes.Wait()
