@@ -306,11 +306,13 @@ func TestAnswersThatCannotBeReliedOn(t *testing.T) {
 		sentence string
 		calls    int
 	}{
-		"garbage":      {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "garbage") }, "it is unknown whether this took effect", 1},
-		"no problem":   {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(502) }, "it is unknown whether this took effect", 1},
-		"cut off":      {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "it is unknown whether this took effect", 1},
-		"unknown":      {problem(503, "outcome_unknown", "", ""), "it is unknown whether this took effect", 1},
-		"a redirect":   {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", 307) }, "it is unknown whether this took effect", 1},
+		"garbage":    {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "garbage") }, "it is unknown whether this took effect", 1},
+		"no problem": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(502) }, "it is unknown whether this took effect", 1},
+		"cut off":    {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "it is unknown whether this took effect", 1},
+		"unknown":    {problem(503, "outcome_unknown", "", ""), "it is unknown whether this took effect", 1},
+		"a redirect": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+		}, "it is unknown whether this took effect", 1},
 		"endless":      {problem(401, "use_dpop_nonce", "", "n"), "refused (use_dpop_nonce)", 2},
 		"no new nonce": {problem(401, "use_dpop_nonce", "", ""), "refused (use_dpop_nonce)", 1},
 		"escapes":      {problem(403, "forbidden", "a\x1b[2Jb\nc", ""), "refused (forbidden): a [2Jb c", 1},

@@ -168,7 +168,7 @@ func (r *replica) run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, closeAll(public, admin))
 	}
-	r.log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("issuer", r.config.Issuer), slog.String("listen", public.Addr().String()))
+	r.log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("issuer", r.config.Issuer), addressOf("listen", public), addressOf("admin_listen", admin))
 	tasks, ctx := errgroup.WithContext(ctx)
 	serveOn(ctx, tasks, public, s.Handler(), r.log)
 	serveOn(ctx, tasks, admin, s.Admin(), r.log)
@@ -201,6 +201,14 @@ func listen(ctx context.Context, public, admin string) (p, a net.Listener, err e
 		}
 	}
 	return p, a, nil
+}
+
+// addressOf is where a listener is bound, for the log; empty when there is none.
+func addressOf(key string, l net.Listener) slog.Attr {
+	if l == nil {
+		return slog.String(key, "")
+	}
+	return slog.String(key, l.Addr().String())
 }
 
 func closeAll(all ...net.Listener) (err error) {

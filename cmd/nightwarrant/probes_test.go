@@ -1,0 +1,205 @@
+package main
+
+import (
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/nightwarrant/nightwarrant/authority/attestation"
+	"github.com/nightwarrant/nightwarrant/internal/authoritytest"
+	"github.com/nightwarrant/nightwarrant/internal/config"
+	"github.com/nightwarrant/nightwarrant/internal/jwks"
+	"github.com/nightwarrant/nightwarrant/internal/jwks/jwkstest"
+	"github.com/nightwarrant/nightwarrant/internal/teststack"
+	"github.com/nightwarrant/nightwarrant/keys"
+	"github.com/nightwarrant/nightwarrant/readiness"
+)
+
+// trusting is a replica that has everything but a database.
+func trusting(t testing.TB) (*replica, *site) {
+	t.Helper()
+	s := newSite(t, unreachable)
+	c := &config.Authority{}
+	require.NoError(t, config.Load(s.file, c, func(string) string { return "" }))
+	bundle, err := keys.Open(c.Keys.Dir, c.Keys.IdentityFile)
+	require.NoError(t, err)
+	r := &replica{config: c, keys: bundle}
+	require.NoError(t, r.trust())
+	return r, s
+}
+
+func TestProbesNameTheirFamilies(t *testing.T) {
+	t.Parallel()
+	r, _ := trusting(t)
+	var families []string
+	for _, p := range r.probes() {
+		families = append(families, p.Family)
+	}
+	assert.ElementsMatch(t, []string{"store", "clock", "signing", "nonces", "attestation"}, families, "what nw.report_replica takes of an authority")
+}
+
+func TestKeysProveThemselves(t *testing.T) {
+	t.Parallel()
+	r, _ := trusting(t)
+	assert.Equal(t, readiness.Good, r.lookAtSigning(t.Context()))
+	assert.Equal(t, readiness.Good, r.lookAtNonces(t.Context()))
+}
+
+// Attestation is good when each issuer's keys were fetched in time and the
+// canaries are judged rightly, and not before.
+func TestAttestationIsHealthyOrSaysWhyNot(t *testing.T) {
+	t.Parallel()
+	r, s := trusting(t)
+	assert.Equal(t, readiness.Stale, r.lookAtAttestation(t.Context()), "no key was ever fetched")
+	now := time.Now().Unix()
+	_, err := r.assertions.Verify(t.Context(), s.workloads.Token(map[string]any{"sub": "x", "aud": s.url, "iat": now, "exp": now + 60}))
+	require.NoError(t, err)
+	fetched := s.workloads.Fetches()
+	assert.Equal(t, readiness.Good, r.lookAtAttestation(t.Context()))
+	assert.Equal(t, fetched, s.workloads.Fetches(), "a probe asks no issuer")
+
+	// A verifier that judges one canary wrongly is found out.
+	r.assertions, err = attestation.New(attestation.Config{Keys: r.workloads, Audience: s.url + "/elsewhere"})
+	require.NoError(t, err)
+	assert.Equal(t, readiness.Canary, r.lookAtAttestation(t.Context()))
+}
+
+func TestAttestationWantsEveryIssuer(t *testing.T) {
+	t.Parallel()
+	r, s := trusting(t)
+	second := jwkstest.New(t)
+	r.config.Assertion.Issuers = append(r.config.Assertion.Issuers, config.Issuer{URL: second.URL, Algorithms: []string{"ES256"}})
+	require.NoError(t, r.trust())
+	now := time.Now().Unix()
+	claims := map[string]any{"sub": "x", "aud": s.url, "iat": now, "exp": now + 60}
+	for i, issuer := range []*jwkstest.Issuer{s.workloads, second} {
+		assert.Equal(t, readiness.Stale, r.lookAtAttestation(t.Context()), i)
+		_, err := r.assertions.Verify(t.Context(), issuer.Token(claims))
+		require.NoError(t, err)
+	}
+	assert.Equal(t, readiness.Good, r.lookAtAttestation(t.Context()))
+}
+
+// The certificates in roots_file are the only ones that are trusted.
+func TestRootsFile(t *testing.T) {
+	t.Parallel()
+	issuer := jwkstest.NewTLS(t)
+	file := write(t, t.TempDir(), "roots.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: issuer.Server.Certificate().Raw})))
+	const own = "https://night.example"
+	now := time.Now().Unix()
+	token := issuer.Token(map[string]any{"sub": "x", "aud": own, "iat": now, "exp": now + 60})
+	for roots, want := range map[string]error{file: nil, "": jwks.Unavailable} {
+		cache, err := cacheOf(own, "assertion.issuers", config.Issuer{URL: issuer.URL, Algorithms: []string{"ES256"}, RootsFile: roots})
+		require.NoError(t, err)
+		_, err = cache.Verify(t.Context(), token, jwks.Expect{Audience: own, MaxLifetime: time.Hour})
+		require.ErrorIs(t, err, want)
+	}
+}
+
+// Operators' pages are on their own listener and nowhere else.
+func TestListeners(t *testing.T) {
+	t.Parallel()
+	db := teststack.Database(t)
+	s := newSite(t, db.URL("nw_authority"))
+	require.Equal(t, exitOK, s.register(t, db).code)
+	r := env{}.start(t, `"msg":"serving"`, "serve", "--config", s.file)
+	admin := "http://" + regexp.MustCompile(`"admin_listen":"([^"]+)"`).FindStringSubmatch(r.log.String())[1]
+	for url, want := range map[string]int{
+		admin + "/metrics": http.StatusOK, admin + "/healthz": http.StatusOK, admin + "/readyz": http.StatusOK,
+		s.url + "/metrics": http.StatusNotFound, s.url + "/healthz": http.StatusOK, s.url + "/readyz": http.StatusOK,
+		admin + "/v1/token": http.StatusNotFound, admin + "/v1/jwks": http.StatusNotFound,
+	} {
+		answer, err := plainClient().Get(url)
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, answer.Body)
+		require.NoError(t, err)
+		require.NoError(t, answer.Body.Close())
+		assert.Equal(t, want, answer.StatusCode, url)
+	}
+
+	// A second process on the same address ends at once, and takes nothing from the first.
+	env{}.run(t, "serve", "--config", s.file).bad(t, exitFailed, "listen: listen tcp "+strings.TrimPrefix(s.url, "http://")+": bind: address already in use")
+	boots := 0
+	require.NoError(t, db.Pool(t, teststack.Owner).QueryRow(t.Context(), `SELECT max(boot) FROM nw.instances`).Scan(&boots))
+	assert.Equal(t, 1, boots)
+	assert.Equal(t, exitOK, r.end(), r.log)
+
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	busy := s.with(t, "admin_listen: 127.0.0.1:0", "admin_listen: "+taken.Addr().String())
+	env{}.run(t, "serve", "--config", busy).bad(t, exitFailed, "admin_listen: listen tcp")
+	_, err = net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	require.Error(t, err, "the public listener was left open")
+}
+
+// JSON is what the authority said, for every command that prints any.
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	h := authoritytest.New(t)
+	member := signIn(t, h, "member-1")
+	offer, digest := offerOf(t, h, member, "nightly")
+	for _, args := range [][]string{
+		{"offer", "list"}, {"offer", "show", offer}, {"offer", "accept", offer, "--digest", digest}, {"task", "list"}, {"run", "list"}, {"finding", "list"},
+	} {
+		var v map[string]any
+		require.NoError(t, json.Unmarshal([]byte(member.good(t, append(args, "--json")...)), &v), args)
+		assert.NotEmpty(t, v, args)
+	}
+}
+
+func TestOwnKeyRefusesOtherKeys(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	good := filepath.Join(dir, "good.pem")
+	_, err := ownKey(good)
+	require.NoError(t, err)
+	text, err := os.ReadFile(good)
+	require.NoError(t, err)
+	for name, content := range map[string]string{
+		"two":       string(text) + string(text),
+		"cut":       string(text[:len(text)/2]),
+		"empty":     "",
+		"directory": "",
+	} {
+		path := write(t, dir, name, content)
+		if name == "directory" {
+			path = dir
+		}
+		_, err := ownKey(path)
+		var wrong *config.Error
+		require.ErrorAs(t, err, &wrong, name)
+	}
+}
+
+func FuzzWords(f *testing.F) {
+	for _, s := range []string{"", "WorkloadRole/a/1", "a/b", "\x1b[2J", "AAAAAAAAAAAAAAAAAAAAAA", "../x", "a\nb", "é\u202e"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		line := oneLine(s, 40)
+		require.NotContains(t, line, "\n")
+		require.NotContains(t, line, "\x1b")
+		require.LessOrEqual(t, len([]rune(line)), 41)
+		if ref, err := reference("x", s); err == nil {
+			require.Regexp(t, `^[A-Za-z0-9_-]{22}$`, ref)
+		}
+		if r, err := retirement(s); err == nil {
+			require.Positive(t, r.Revision)
+			require.NotEmpty(t, r.Kind)
+			require.NotEmpty(t, r.Name)
+			require.NotContains(t, r.Kind+r.Name, "/")
+		}
+	})
+}
