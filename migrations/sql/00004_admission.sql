@@ -39,13 +39,13 @@ BEGIN
       OR NOT EXISTS (SELECT FROM role_profiles p JOIN registry g ON g.id = p.profile_id
                       WHERE p.role_id = r.role_id AND p.profile_id = ANY (p_profiles) AND g.state = 'active') THEN 'unknown_run'
     WHEN d.state IS NULL THEN 'admission_closed'
+    WHEN p_bound AND nw.owner_verdict(p_assertion, p_assertion_until, p_jkt) <> 'ok' THEN nw.owner_verdict(p_assertion, p_assertion_until, p_jkt)
     WHEN r.state NOT IN ('queued', 'claimed', 'waiting', 'ending') THEN 'run_ended'
     WHEN r.deadline <= t THEN 'deadline_passed'
     WHEN r.activation_epoch <> l.activation_epoch THEN 'authority_changed'
     WHEN l.consent_id IS DISTINCT FROM r.consent_id OR c.state <> 'active' OR c.expires_at <= t THEN 'consent_ended'
     WHEN r.state IN ('waiting', 'ending') OR (r.state = 'claimed' AND NOT again AND (r.lease_until > t OR r.inflight > 0)) THEN 'held'
     WHEN uncertain THEN 'lane_uncertain'
-    WHEN p_bound AND nw.owner_verdict(p_assertion, p_assertion_until, p_jkt) <> 'ok' THEN nw.owner_verdict(p_assertion, p_assertion_until, p_jkt)
     ELSE nw.nonce_verdict(p_nonce_at) END;
   IF verdict = 'held' AND r.lease_until > t THEN wait_ms := ceil(extract(epoch FROM r.lease_until - t) * 1000); END IF;
   IF verdict = 'lane_uncertain' THEN wait_ms := ceil(extract(epoch FROM least(l.uncertain_until, t + interval '5 seconds') - t) * 1000); END IF;
@@ -81,9 +81,9 @@ LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
 BEGIN
   RETURN CASE
     WHEN r.id IS NULL THEN 'unknown_run'
+    WHEN r.activation_epoch <> l.activation_epoch OR p_activation <> l.activation_epoch THEN 'authority_changed'
     WHEN r.state NOT IN ('queued', 'claimed', 'waiting', 'ending') THEN 'run_ended'
     WHEN r.deadline <= t THEN 'deadline_passed'
-    WHEN r.activation_epoch <> l.activation_epoch OR p_activation <> l.activation_epoch THEN 'authority_changed'
     WHEN r.fence <> p_fence OR l.fence <> p_fence THEN 'fence_stale'
     WHEN r.state <> 'claimed' OR r.lease_until <= t THEN 'lease_lost'
     WHEN r.holder <> p_jkt THEN 'wrong_key'

@@ -1,0 +1,290 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/nightwarrant/nightwarrant/authority/api"
+)
+
+const (
+	audience = "https://platform.demo/nightwarrant"
+	member   = "member-7f3a"
+	operator = "operator-1c9d"
+)
+
+// writeConfig writes the configuration of every process, as an operator would.
+func (s *Stack) writeConfig(context.Context) error {
+	files := map[string]string{
+		"issuer.yaml": `listen: 127.0.0.1:` + port(s.ports.Workloads) + `
+dir: ` + s.path("issuer") + `
+audience: ` + s.Origin() + `
+lifetime: 10m
+accounts:
+  - {namespace: jobs, name: bookkeeper, pod: bookkeeper-1, file: ` + s.path("tokens", "worker-1") + `}
+  - {namespace: jobs, name: bookkeeper, pod: bookkeeper-2, file: ` + s.path("tokens", "worker-2") + `}
+  - {namespace: jobs, name: probe, pod: probe-1, file: ` + s.path("tokens", "probe") + `}
+  - {namespace: jobs, name: probe, pod: probe-2, file: ` + s.path("tokens", "probe-2") + `}
+  - {namespace: guards, name: ledger, pod: ledger-1, file: ` + s.path("tokens", "guard") + `}
+  - {namespace: guards, name: ledger, pod: ledger-2, file: ` + s.path("tokens", "guard-2") + `}
+`,
+		"idp.yaml": `listen: 127.0.0.1:` + port(s.ports.People) + `
+dir: ` + s.path("idp") + `
+audience: ` + audience + `
+lifetime: 10m
+people:
+  - {subject: ` + member + `, email: member@people.demo, file: ` + s.path("people", "member") + `}
+  - {subject: ` + member + `, email: member@people.demo, file: ` + s.path("people", "member-2") + `}
+  - {subject: ` + operator + `, email: operator@people.demo, file: ` + s.path("people", "operator") + `}
+`,
+		"guard.yaml": `uri: ` + s.GuardURI() + `
+listen: 127.0.0.1:` + port(s.ports.Guard) + `
+name: ledger
+authority: ` + s.Origin() + `
+assertion_file: ` + s.path("tokens", "guard") + `
+database_url_file: ` + s.path("config", "guard.url") + `
+tables:
+  entries: {columns: [memo, cents]}
+`,
+		"guard.url":      s.roleURL("guard", s.resource()),
+		"authority.url":  s.roleURL("authority", s.database()),
+		"scheduler.url":  s.roleURL("scheduler", s.database()),
+		"operator.url":   s.roleURL("operator", s.database()),
+		"nats-scheduler": s.passwords["nats-scheduler"],
+		"registry.yaml":  s.registry(),
+		"task.yaml":      s.task("close-the-day", "bookkeeper", "Close the day", 1),
+	}
+	for name, ports := range map[string][2]int{"replica-a": {s.ports.ReplicaA, s.ports.AdminA}, "replica-b": {s.ports.ReplicaB, s.ports.AdminB}} {
+		files[name+".yaml"] = `issuer: ` + s.Origin() + `
+listen: 127.0.0.1:` + port(ports[0]) + `
+admin_listen: 127.0.0.1:` + port(ports[1]) + `
+instance: ` + name + `
+lease: ` + s.lease.String() + `
+database_url_file: ` + s.path("config", "authority.url") + `
+keys: {dir: ` + s.path("keys", "bundle") + `, identity_file: ` + s.path("keys", "identity") + `}
+assertion:
+  issuers: [{url: "` + local(s.ports.Workloads) + `"}]
+envelope:
+  issuer: {url: "` + local(s.ports.People) + `"}
+  audience: ` + audience + `
+  operators: [{issuer: "` + local(s.ports.People) + `", subject: ` + operator + `}]
+`
+	}
+	for name, text := range files {
+		if err := os.WriteFile(s.path("config", name), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func port(n int) string { return fmt.Sprint(n) }
+
+// writeQueueConfig writes what is known only when the queue is: the scheduler's and the workers' files.
+func (s *Stack) writeQueueConfig(ctx context.Context) error {
+	at, monitor, credentials := s.natsURL("nw_scheduler")
+	files := map[string]string{"scheduler.yaml": `instance: scheduler-1
+database_url_file: ` + s.path("config", "scheduler.url") + `
+nats:
+  url: ` + at + `
+  monitor_url: ` + monitor + `
+` + credentials(s.path("config", "nats-scheduler")) + `start_rate: 10
+republish: 5s
+`}
+	for role, workers := range map[string][]string{"bookkeeper": {"worker-1", "worker-2"}, "probe": {"probe"}} {
+		q, err := s.queueOf(ctx, role)
+		if err != nil {
+			return err
+		}
+		at, _, _ := s.natsURL(role)
+		for _, w := range workers {
+			text, err := json.Marshal(WorkerConfig{Authority: s.Origin(), Client: "books", AssertionFile: s.path("tokens", w), Guard: s.GuardURI(), NATS: at, Queue: q,
+				User: s.natsUser(role), Password: s.natsPassword(role)})
+			if err != nil {
+				return err
+			}
+			files[w+".json"] = string(text)
+		}
+	}
+	for name, text := range files {
+		if err := os.WriteFile(s.path("config", name), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// natsURL is where a user finds NATS, without its password.
+func (s *Stack) natsURL(user string) (at, monitor string, credentials func(file string) string) {
+	if s.nats == nil {
+		return s.env(EnvNATS), s.env(EnvMonitor), func(string) string { return "" }
+	}
+	u, err := url.Parse(s.nats.URL(user))
+	if err != nil {
+		return "", "", func(string) string { return "" } // a URL that localstack made
+	}
+	return "nats://" + u.Host, s.nats.MonitorURL(), func(file string) string {
+		return "  user: " + user + "\n  password_file: " + file + "\n"
+	}
+}
+
+func (s *Stack) natsUser(role string) string {
+	if s.nats == nil {
+		return ""
+	}
+	return role
+}
+
+func (s *Stack) natsPassword(role string) string {
+	if s.nats == nil {
+		return ""
+	}
+	return s.passwords["nats-"+role]
+}
+
+// registry is what the operator applies before anything can be consented to.
+func (s *Stack) registry() string {
+	return strings.NewReplacer("WORKLOADS", local(s.ports.Workloads), "GUARD", s.GuardURI()).Replace(`kind: AttestationProfile
+name: bookkeeper
+issuer: WORKLOADS
+subject: system:serviceaccount:jobs:bookkeeper
+claims: {/kubernetes.io/namespace: jobs}
+binding: first_key
+max_lifetime_s: 3600
+---
+kind: AttestationProfile
+name: probe
+issuer: WORKLOADS
+subject: system:serviceaccount:jobs:probe
+binding: first_key
+max_lifetime_s: 3600
+---
+kind: AttestationProfile
+name: ledger-guard
+issuer: WORKLOADS
+subject: system:serviceaccount:guards:ledger
+binding: first_key
+max_lifetime_s: 3600
+---
+kind: Client
+name: books
+title: The bookkeeping product
+---
+kind: Guard
+name: ledger
+title: The ledger of entries
+catalogue: postgres
+uri: GUARD
+profile: ledger-guard
+provable: true
+max_call_ms: 60000
+---
+kind: WorkloadRole
+name: bookkeeper
+client: books
+revision: 1
+profiles: [bookkeeper]
+actions: [{guard: ledger, action: row.append}, {guard: ledger, action: row.delete}]
+limits: {max_runtime_s: 3600, max_effects: 10}
+---
+kind: WorkloadRole
+name: probe
+client: books
+revision: 1
+profiles: [probe]
+actions: [{guard: ledger, action: row.append}, {guard: ledger, action: row.delete}]
+limits: {max_runtime_s: 3600, max_effects: 10}
+---
+kind: Policy
+name: default
+revision: 1
+dial_max: high
+limits: {max_runtime_s: 3600, max_effects: 10, max_consent_days: 30}
+`)
+}
+
+// task is a task that runs every second.
+func (s *Stack) task(name, role, title string, revision int) string {
+	return strings.NewReplacer("NAME", name, "ROLE", role, "TITLE", title, "PEOPLE", local(s.ports.People), "MEMBER", member, "REVISION", fmt.Sprint(revision)).Replace(`kind: Task
+name: NAME
+client: books
+role: ROLE
+role_revision: 1
+policy: default
+policy_revision: 1
+revision: REVISION
+owner: {issuer: PEOPLE, subject: MEMBER}
+title: TITLE
+schedule: {every_s: 1, anchor: "2026-01-01T00:00:00Z", zone: Europe/Berlin}
+dial: low
+grants:
+  - {guard: ledger, action: row.append, resource: "table:entries"}
+limits: {runtime_s: 120, effects: 5}
+consent: {days: 7}
+`)
+}
+
+// Register applies the registry as the operator.
+func (s *Stack) Register(ctx context.Context) error { return s.apply(ctx, "registry.yaml") }
+
+func (s *Stack) apply(ctx context.Context, file string) error {
+	_, err := s.as(ctx, "operator", "admin", "apply", "-f", s.path("config", file))
+	return err
+}
+
+// as runs a command as somebody who has an envelope.
+func (s *Stack) as(ctx context.Context, who string, args ...string) (string, error) {
+	return s.run(ctx, append(args, "--authority", s.Origin(), "--envelope-file", s.path("people", who), "--key-file", s.path("people", who+".key"))...)
+}
+
+// Offer is the open offer of the newest task, as its owner sees it.
+func (s *Stack) Offer(ctx context.Context) (o api.Offer, err error) {
+	text, err := s.as(ctx, "member", "offer", "list", "--json")
+	if err != nil {
+		return o, err
+	}
+	var page api.Page[api.Offer]
+	if err := json.Unmarshal([]byte(text), &page); err != nil {
+		return o, err
+	}
+	for _, o := range page.Items {
+		if o.State == "open" {
+			return o, nil
+		}
+	}
+	return o, fmt.Errorf("there is no open offer")
+}
+
+// Consent applies a task and gives its owner's consent. It returns the task's reference.
+func (s *Stack) Consent(ctx context.Context, file string) (string, error) {
+	if err := s.apply(ctx, file); err != nil {
+		return "", err
+	}
+	o, err := s.Offer(ctx)
+	if err != nil {
+		return "", err
+	}
+	_, err = s.as(ctx, "member", "offer", "accept", o.Offer, "--digest", o.Digest)
+	return o.Task, err
+}
+
+func (s *Stack) decision(ctx context.Context) (d api.Decision, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Origin()+api.PathReadiness, nil)
+	if err != nil {
+		return d, err
+	}
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return d, err
+	}
+	defer a.Body.Close() //nolint:errcheck // read to its end below
+	return d, json.NewDecoder(http.MaxBytesReader(nil, a.Body, 1<<16)).Decode(&d)
+}

@@ -1,0 +1,71 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Dev keeps a stack up until ctx ends. Its data stays in the directory.
+func Dev(ctx context.Context, o Options, out io.Writer) (err error) {
+	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.Dir, 0o711); err != nil { //nolint:gosec // passable: PostgreSQL runs as another account
+		return err
+	}
+	s, err := New(o)
+	if err != nil {
+		return err
+	}
+	defer s.Stop()
+	for _, step := range []func(context.Context) error{s.Start, s.Register, s.StartRest, func(ctx context.Context) error { return s.WaitOpen(ctx, time.Minute) }, s.startWorkers, s.offerOnce} {
+		if err := step(ctx); err != nil {
+			return fmt.Errorf("%w (logs are in %s)", err, s.path("logs"))
+		}
+	}
+	s.printNext(out)
+	<-ctx.Done()
+	fmt.Fprintln(out, "Stopping; everything is kept in", s.dir)
+	return nil
+}
+
+func (s *Stack) startWorkers(context.Context) error {
+	for _, w := range []string{"worker-1", "worker-2"} {
+		if _, err := s.start(w, "demo-worker", "--config", s.path("config", w+".json")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// offerOnce offers the demo's task, unless it is offered or consented to.
+func (s *Stack) offerOnce(ctx context.Context) error { return s.apply(ctx, "task.yaml") }
+
+// printNext prints what to try.
+func (s *Stack) printNext(out io.Writer) {
+	_, _ = fmt.Fprintf(out, `
+The authority is at %[1]s, the guard at %[2]s.
+Logs are in %[3]s; everything else is beside them and is there again next time.
+
+Be the member:
+  export NIGHTWARRANT_AUTHORITY=%[1]s
+  export NIGHTWARRANT_ENVELOPE_FILE=%[4]s NIGHTWARRANT_KEY_FILE=%[4]s.key
+  %[5]s offer list                      # what you are asked
+  %[5]s offer show OFFER                # exactly
+  %[5]s offer accept OFFER --digest D   # a yes carries the digest of what was shown
+  %[5]s run list                        # two workers are waiting
+  %[5]s task revoke TASK                # returns when it has taken effect
+
+Be the operator, in another shell:
+  %[5]s readiness --authority %[1]s
+  %[5]s admin apply -f FILE --authority %[1]s --envelope-file %[6]s --key-file %[6]s.key
+  %[5]s gate close --database-url-file %[7]s
+  %[5]s gate release --database-url-file %[7]s
+
+Stop with Ctrl-C.
+`, s.Origin(), s.GuardURI(), s.path("logs"), s.path("people", "member"), s.binary, s.path("people", "operator"), s.path("config", "operator.url"))
+}

@@ -1,0 +1,96 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// child is one process of the stack. Its log is a file, so that a story can be
+// searched afterwards.
+type child struct {
+	name    string
+	command *exec.Cmd
+	done    chan struct{}
+	err     error
+}
+
+// start starts this binary with arguments.
+func (s *Stack) start(name string, args ...string) (*child, error) {
+	log, err := os.OpenFile(filepath.Join(s.dir, "logs", name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()                                                                            //nolint:errcheck // the child has its own handle
+	c := &child{name: name, command: exec.Command(s.binary, args...), done: make(chan struct{})} //nolint:gosec // our own binary
+	c.command.Stdout, c.command.Stderr = log, log
+	c.command.SysProcAttr = dieWithParent()
+	if err := c.command.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		defer close(c.done)
+		c.err = c.command.Wait()
+	}()
+	s.children[name] = c
+	return c, nil
+}
+
+// kill ends a process without notice, as a crash does, and waits for it.
+func (c *child) kill() {
+	_ = c.command.Process.Kill() // it may be gone already
+	<-c.done
+}
+
+// stop asks a process to end and kills it when it does not.
+func (c *child) stop() {
+	_ = c.command.Process.Signal(syscall.SIGTERM) // it may be gone already
+	select {
+	case <-c.done:
+	case <-time.After(15 * time.Second):
+		c.kill()
+	}
+}
+
+// run runs a command of this binary to its end and returns what it printed.
+func (s *Stack) run(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	c := exec.CommandContext(ctx, s.binary, args...) //nolint:gosec // our own binary
+	c.SysProcAttr = dieWithParent()
+	out, err := c.Output()
+	var failed *exec.ExitError
+	if errors.As(err, &failed) {
+		return string(out), fmt.Errorf("nightwarrant %s: %s", args[0], strings.TrimSpace(string(failed.Stderr)))
+	}
+	return string(out), err
+}
+
+// until asks again and again until f says yes, at most for limit.
+func until(ctx context.Context, limit time.Duration, what string, f func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	var last error
+	for {
+		ok, err := f()
+		if ok {
+			return nil
+		}
+		if err != nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("%s did not come about within %s", what, limit), last)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,463 @@
+// Package demo runs the whole product on one machine: PostgreSQL and NATS,
+// issuers, two replicas of the authority behind one origin, a scheduler, a guard
+// with its own database, and workers, each a process of its own. `demo` tells a
+// story on it and attacks it; `dev` keeps it up.
+package demo
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/nightwarrant/nightwarrant/authority/canonical"
+	"github.com/nightwarrant/nightwarrant/internal/localstack"
+	"github.com/nightwarrant/nightwarrant/scheduler/queue"
+	"github.com/nightwarrant/nightwarrant/worker/natsqueue"
+)
+
+// Environment variables that name existing servers instead of private ones.
+const (
+	EnvDatabase = "NIGHTWARRANT_DATABASE_URL" // of a role that may create databases and roles
+	EnvNATS     = "NIGHTWARRANT_NATS_URL"
+	EnvMonitor  = "NIGHTWARRANT_NATS_MONITOR_URL"
+)
+
+// Options of a stack.
+type Options struct {
+	Binary string // of nightwarrant
+	Dir    string // everything lives here
+	Env    func(string) string
+	Lease  time.Duration
+}
+
+// Stack is the running product.
+type Stack struct {
+	binary, dir string
+	env         func(string) string
+	lease       time.Duration
+	ports       ports
+	passwords   map[string]string
+	postgres    *localstack.Postgres
+	admin       string // URL of the administrator for a database, with %s
+	nats        *localstack.NATS
+	proxy       *http.Server
+	next        atomic.Int64
+	children    map[string]*child
+	replicas    []string
+}
+
+// ports are kept, because issuers and origins are names that tokens carry.
+type ports struct {
+	Origin, ReplicaA, ReplicaB, AdminA, AdminB, Workloads, People, Guard int
+	Name                                                                 string // of this stack's databases and roles
+}
+
+// Origin is the one public origin of the authority.
+func (s *Stack) Origin() string { return local(s.ports.Origin) }
+
+// GuardURI is the guard's registered URI.
+func (s *Stack) GuardURI() string { return local(s.ports.Guard) + "/ledger" }
+
+func local(port int) string { return fmt.Sprintf("http://127.0.0.1:%d", port) }
+
+func (s *Stack) path(parts ...string) string {
+	return filepath.Join(append([]string{s.dir}, parts...)...)
+}
+
+// New prepares a stack in a directory, or finds the one that is there.
+func New(o Options) (*Stack, error) {
+	s := &Stack{binary: o.Binary, dir: o.Dir, env: o.Env, lease: o.Lease, children: map[string]*child{}, passwords: map[string]string{}}
+	for _, d := range []string{"logs", "tokens", "config", "people", "keys", "issuer", "idp"} {
+		if err := os.MkdirAll(s.path(d), 0o700); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.remember("ports.json", &s.ports, func() error { return s.ports.choose() }); err != nil {
+		return nil, err
+	}
+	return s, s.remember("passwords.json", &s.passwords, func() error {
+		for _, of := range []string{"authority", "scheduler", "operator", "guard", "nats-scheduler", "nats-bookkeeper", "nats-probe"} {
+			s.passwords[of] = rand.Text()
+		}
+		return nil
+	})
+}
+
+// remember reads a small file of this stack, or makes it.
+func (s *Stack) remember(name string, into any, choose func() error) error {
+	text, err := os.ReadFile(s.path(name))
+	if err == nil {
+		return json.Unmarshal(text, into)
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := choose(); err != nil {
+		return err
+	}
+	if text, err = json.Marshal(into); err != nil {
+		return err
+	}
+	return os.WriteFile(s.path(name), text, 0o600)
+}
+
+// choose takes free ports. All are held until each is known, so that none comes twice.
+func (p *ports) choose() error {
+	p.Name = "nw_" + fmt.Sprintf("%x", time.Now().UnixNano())
+	for _, port := range []*int{&p.Origin, &p.ReplicaA, &p.ReplicaB, &p.AdminA, &p.AdminB, &p.Workloads, &p.People, &p.Guard} {
+		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it binds and closes
+		if err != nil {
+			return err
+		}
+		defer l.Close() //nolint:errcheck // it was only held
+		*port = l.Addr().(*net.TCPAddr).Port
+	}
+	return nil
+}
+
+// Start brings everything up but NATS, the scheduler and the guard, whose
+// permissions and registration come from the registry: see Register and StartRest.
+func (s *Stack) Start(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{s.startPostgres, s.prepareDatabases, s.makeKeys, s.writeConfig, s.startIssuers, s.startReplicas, s.startProxy} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Stack) startPostgres(ctx context.Context) (err error) {
+	if existing := s.env(EnvDatabase); existing != "" {
+		u, err := url.Parse(existing)
+		if err != nil || u.Scheme == "" {
+			return fmt.Errorf("%s must be a postgres:// URL", EnvDatabase)
+		}
+		u.Path = "/%s"
+		s.admin = u.Scheme + "://" + u.User.String() + "@" + u.Host + "/%s"
+		if u.RawQuery != "" {
+			s.admin += "?" + u.RawQuery
+		}
+		return nil
+	}
+	if s.postgres, err = localstack.StartPostgres(ctx, localstack.PostgresOptions{Dir: s.path("postgres")}); err != nil {
+		return err
+	}
+	return nil
+}
+
+// adminURL is the administrator's URL for a database; roleURL is a process's.
+func (s *Stack) adminURL(database string) string {
+	if s.postgres != nil {
+		return s.postgres.AdminURL(database)
+	}
+	return fmt.Sprintf(s.admin, database)
+}
+
+func (s *Stack) roleURL(role, database string) string {
+	user := s.ports.Name + "_" + role
+	if s.postgres != nil {
+		return s.postgres.URL(user, s.passwords[role], database)
+	}
+	u, err := url.Parse(fmt.Sprintf(s.admin, database))
+	if err != nil {
+		return "" // startPostgres has parsed it
+	}
+	u.User = url.UserPassword(user, s.passwords[role])
+	return u.String()
+}
+
+func (s *Stack) database() string { return s.ports.Name }
+func (s *Stack) resource() string { return s.ports.Name + "_ledger" }
+
+// prepareDatabases makes the authority's database and the resource's, once, and
+// a login for each process role with that role's settings.
+func (s *Stack) prepareDatabases(ctx context.Context) error {
+	if err := s.execute(ctx, "postgres", func(ctx context.Context, c *pgx.Conn) error {
+		for _, name := range []string{s.database(), s.resource()} {
+			var there bool
+			if err := c.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`, name).Scan(&there); err != nil || there {
+				return err
+			}
+			if _, err := c.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if _, err := s.run(ctx, "migrate", "--database-url", s.adminURL(s.database())); err != nil {
+		return err
+	}
+	if err := s.execute(ctx, s.database(), s.makeLogins); err != nil {
+		return err
+	}
+	if _, err := s.run(ctx, "guard", "migrate", "--database-url", s.adminURL(s.resource()), "--role", s.ports.Name+"_guard"); err != nil {
+		return err
+	}
+	return s.execute(ctx, s.resource(), s.makeResource)
+}
+
+func (s *Stack) execute(ctx context.Context, database string, f func(context.Context, *pgx.Conn) error) error {
+	c, err := pgx.Connect(ctx, s.adminURL(database))
+	if err != nil {
+		return err
+	}
+	defer c.Close(ctx) //nolint:errcheck // nothing is pending on it
+	return f(ctx, c)
+}
+
+func (s *Stack) makeLogins(ctx context.Context, c *pgx.Conn) error {
+	for _, role := range []string{"authority", "scheduler", "operator", "guard"} {
+		name := pgx.Identifier{s.ports.Name + "_" + role}.Sanitize()
+		var there bool
+		if err := c.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)`, s.ports.Name+"_"+role).Scan(&there); err != nil {
+			return err
+		}
+		if there {
+			continue
+		}
+		sql := []string{"CREATE ROLE " + name + " LOGIN PASSWORD '" + s.passwords[role] + "'"} // letters and digits
+		if role != "guard" {
+			sql = append(sql, "GRANT nw_"+role+" TO "+name)
+			for _, setting := range []string{"default_transaction_isolation = 'read committed'", "lock_timeout = '500ms'", "statement_timeout = '1s'", "idle_in_transaction_session_timeout = '250ms'"} {
+				sql = append(sql, "ALTER ROLE "+name+" SET "+setting)
+			}
+		}
+		for _, one := range sql {
+			if _, err := c.Exec(ctx, one); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// makeResource makes the table that the demo's tasks write to. Writing takes
+// as long as nw_pace says, as it does with resources.
+func (s *Stack) makeResource(ctx context.Context, c *pgx.Conn) error {
+	name := pgx.Identifier{s.ports.Name + "_guard"}.Sanitize()
+	for _, sql := range []string{
+		`CREATE TABLE IF NOT EXISTS public.entries (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, memo text NOT NULL, cents bigint NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`,
+		`CREATE TABLE IF NOT EXISTS public.pace (seconds double precision NOT NULL)`,
+		`INSERT INTO public.pace SELECT 0 WHERE NOT EXISTS (SELECT FROM public.pace)`,
+		`CREATE OR REPLACE FUNCTION public.take_time() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN PERFORM pg_sleep(seconds) FROM public.pace WHERE seconds > 0; RETURN NEW; END $$`,
+		`CREATE OR REPLACE TRIGGER slow BEFORE INSERT ON public.entries FOR EACH ROW EXECUTE FUNCTION public.take_time()`,
+		`GRANT SELECT, INSERT ON public.entries TO ` + name,
+	} {
+		if _, err := c.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pace makes the resource slow, or quick again.
+func (s *Stack) pace(ctx context.Context, seconds float64) error {
+	return s.execute(ctx, s.resource(), func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, `UPDATE public.pace SET seconds = $1`, seconds)
+		return err
+	})
+}
+
+// makeKeys makes the cluster's key bundle and registers it, once.
+func (s *Stack) makeKeys(ctx context.Context) error {
+	bundle, identity := s.path("keys", "bundle"), s.path("keys", "identity")
+	if _, err := os.Stat(bundle); errors.Is(err, os.ErrNotExist) {
+		if _, err := s.run(ctx, "keys", "init", "--dir", bundle, "--identity-file", identity); err != nil {
+			return err
+		}
+	}
+	_, err := s.run(ctx, "keys", "register", "--dir", bundle, "--identity-file", identity, "--database-url", s.roleURL("operator", s.database()))
+	return err
+}
+
+func (s *Stack) startIssuers(ctx context.Context) error {
+	if _, err := s.start("issuer", "dev-issuer", "--config", s.path("config", "issuer.yaml")); err != nil {
+		return err
+	}
+	if _, err := s.start("idp", "dev-idp", "--config", s.path("config", "idp.yaml")); err != nil {
+		return err
+	}
+	return until(ctx, 15*time.Second, "the issuers' first tokens", func() (bool, error) {
+		for _, f := range []string{"worker-1", "worker-2", "probe", "guard", "guard-2"} {
+			if _, err := os.Stat(s.path("tokens", f)); err != nil {
+				return false, err
+			}
+		}
+		_, err := os.Stat(s.path("people", "operator"))
+		return err == nil, err
+	})
+}
+
+func (s *Stack) startReplicas(ctx context.Context) error {
+	for _, name := range []string{"replica-a", "replica-b"} {
+		if err := s.startReplica(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Stack) startReplica(ctx context.Context, name string) error {
+	c, err := s.start(name, "serve", "--config", s.path("config", name+".yaml"))
+	if err != nil {
+		return err
+	}
+	port := map[string]int{"replica-a": s.ports.ReplicaA, "replica-b": s.ports.ReplicaB}[name]
+	return until(ctx, 20*time.Second, name, func() (bool, error) {
+		select {
+		case <-c.done:
+			return false, fmt.Errorf("%s has ended: %w; see %s", name, c.err, s.path("logs", name+".log"))
+		default:
+		}
+		return answers(ctx, local(port)+"/readyz")
+	})
+}
+
+func answers(ctx context.Context, at string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return false, err
+	}
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return false, err
+	}
+	_ = a.Body.Close() // only the status counts
+	return a.StatusCode == http.StatusOK, nil
+}
+
+// startProxy is the one origin in front of both replicas: each request goes to
+// the next one, and to the other when that one cannot be reached.
+func (s *Stack) startProxy(ctx context.Context) error {
+	s.replicas = []string{local(s.ports.ReplicaA), local(s.ports.ReplicaB)}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", s.ports.Origin))
+	if err != nil {
+		return err
+	}
+	s.proxy = &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: &httputil.ReverseProxy{
+		Rewrite:   func(*httputil.ProxyRequest) {},
+		Transport: failover{s, http.DefaultTransport.(*http.Transport).Clone()},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { // no replica could be reached: nothing was sent
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusBadGateway)
+		},
+	}}
+	go func() { _ = s.proxy.Serve(l) }()
+	return nil
+}
+
+// failover picks a replica. It goes to the other one only when a connection was refused, so that nothing is sent twice.
+type failover struct {
+	s  *Stack
+	by *http.Transport
+}
+
+func (f failover) RoundTrip(r *http.Request) (*http.Response, error) {
+	n := f.s.next.Add(1)
+	var err error
+	for i := range int64(len(f.s.replicas)) {
+		target, parseErr := url.Parse(f.s.replicas[(n+i)%int64(len(f.s.replicas))])
+		if parseErr != nil {
+			return nil, parseErr
+		}
+		attempt := r.Clone(r.Context())
+		attempt.URL.Scheme, attempt.URL.Host = target.Scheme, target.Host
+		var answer *http.Response
+		if answer, err = f.by.RoundTrip(attempt); err == nil {
+			return answer, nil
+		}
+		var dial *net.OpError
+		if !errors.As(err, &dial) || dial.Op != "dial" {
+			return nil, err
+		}
+	}
+	return nil, err
+}
+
+// StartRest starts NATS with a user for each role's own queue, the scheduler and the guard.
+func (s *Stack) StartRest(ctx context.Context) error {
+	if err := s.startNATS(ctx); err != nil {
+		return err
+	}
+	if err := s.writeQueueConfig(ctx); err != nil {
+		return err
+	}
+	if _, err := s.start("scheduler", "scheduler", "--config", s.path("config", "scheduler.yaml")); err != nil {
+		return err
+	}
+	_, err := s.start("guard", "guard", "--config", s.path("config", "guard.yaml"))
+	return err
+}
+
+func (s *Stack) startNATS(ctx context.Context) (err error) {
+	if s.env(EnvNATS) != "" {
+		return nil
+	}
+	scheduler := queue.SchedulerPermissions()
+	users := []localstack.NATSUser{{Name: "nw_scheduler", Password: s.passwords["nats-scheduler"], Publish: scheduler.Publish, Subscribe: scheduler.Subscribe}}
+	for _, role := range []string{"bookkeeper", "probe"} {
+		q, err := s.queueOf(ctx, role)
+		if err != nil {
+			return err
+		}
+		publish, subscribe := natsqueue.Subjects(q)
+		users = append(users, localstack.NATSUser{Name: role, Password: s.passwords["nats-"+role], Publish: publish, Subscribe: subscribe})
+	}
+	s.nats, err = localstack.StartNATS(ctx, localstack.NATSOptions{Dir: s.path("nats"), Users: users})
+	return err
+}
+
+// queueOf is the opaque queue of a registered role.
+func (s *Stack) queueOf(ctx context.Context, role string) (string, error) {
+	var q []byte
+	name := canonical.Digest(canonical.DomainName, []byte(role))
+	err := s.execute(ctx, s.database(), func(ctx context.Context, c *pgx.Conn) error {
+		return c.QueryRow(ctx, `SELECT queue FROM nw.role_queues WHERE name = $1`, name[:]).Scan(&q)
+	})
+	return base64.RawURLEncoding.EncodeToString(q), err
+}
+
+// WaitOpen waits until the gate is open.
+func (s *Stack) WaitOpen(ctx context.Context, limit time.Duration) error {
+	return until(ctx, limit, "an open gate", func() (bool, error) {
+		d, err := s.decision(ctx)
+		return err == nil && d.Open, err
+	})
+}
+
+// Stop ends everything, the processes that need others first.
+func (s *Stack) Stop() {
+	for _, name := range []string{"worker-1", "worker-2", "guard", "scheduler", "replica-a", "replica-b", "issuer", "idp"} {
+		if c := s.children[name]; c != nil {
+			c.stop()
+		}
+	}
+	if s.proxy != nil {
+		_ = s.proxy.Close() // nobody is left to answer
+	}
+	if s.nats != nil {
+		s.nats.Stop()
+	}
+	if s.postgres != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		_ = s.postgres.Stop(ctx) // killed when it does not end
+	}
+}
