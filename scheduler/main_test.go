@@ -119,13 +119,15 @@ func watch(t testing.TB, w *fixture.World) *pgxpool.Pool {
 	return w.DB.Pool(t, teststack.Superuser)
 }
 
+func isBlocked(t testing.TB, watched *pgxpool.Pool) (waits bool) {
+	err := watched.QueryRow(within(t), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+	return err == nil && waits
+}
+
 // blocked waits until somebody in the watched database waits for a lock.
 func blocked(t testing.TB, watched *pgxpool.Pool) {
 	t.Helper()
-	require.Eventually(t, func() (waits bool) {
-		err := watched.QueryRow(within(t), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
-		return err == nil && waits
-	}, testWithin, 2*time.Millisecond)
+	require.Eventually(t, func() bool { return isBlocked(t, watched) }, testWithin, 2*time.Millisecond)
 }
 
 // natsBench is a real server for queues.

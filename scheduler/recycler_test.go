@@ -142,29 +142,3 @@ func TestABusyPartitionWaits(t *testing.T) {
 	require.EqualValues(t, 1, n)
 	require.Empty(t, s.minutes(t))
 }
-
-// An admission may enter the slot's next minute while a recycler that is far
-// behind looks at the old one. Its row stays, or its proof could be replayed.
-func TestARowThatComesMeanwhileStays(t *testing.T) {
-	t.Parallel()
-	w := fixture.New(t)
-	patient(t, w)
-	w.Exec(t, `ALTER FUNCTION nw.recycle() SET lock_timeout = '60s'`)
-	s, watched := &stage{w, &paper{}, newScheduler(t, w, &paper{})}, watch(t, w)
-	now := s.minute(t)
-	s.remember(t, now-16)
-	require.NoError(t, s.store.raiseFloors(within(t)))
-	admission, err := w.Owner.Begin(within(t))
-	require.NoError(t, err)
-	_, err = admission.Exec(within(t), `SELECT nw.spend_proof(to_timestamp($1::bigint * 60), $2)`, now, fixture.Random())
-	require.NoError(t, err)
-	done := make(chan int64, 1)
-	go func() {
-		n, _ := s.store.recycle(within(t))
-		done <- n
-	}()
-	blocked(t, watched)
-	require.NoError(t, admission.Commit(within(t)))
-	require.Zero(t, <-done)
-	require.Equal(t, []int64{now - 16, now}, s.minutes(t))
-}
