@@ -255,6 +255,15 @@ func TestConsentIsNotRead(t *testing.T) {
 	}
 }
 
+func TestConsentWithoutABeginningIsRefused(t *testing.T) {
+	t.Parallel()
+	c := consentOf(t)
+	for _, notBefore := range []timetable.Instant{0, -5} {
+		c.NotBefore, c.Expires = notBefore, 30*86400
+		assert.ErrorContains(t, c.Validate(), "not_before is missing")
+	}
+}
+
 func TestConsentHasOneSpelling(t *testing.T) {
 	t.Parallel()
 	c := consentOf(t)

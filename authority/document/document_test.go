@@ -63,6 +63,10 @@ var wrongNames = []any{
 func TestFieldIsRefused(t *testing.T) {
 	t.Parallel()
 	type object = map[string]any
+	manyClaims := object{}
+	for i := range 65 {
+		manyClaims[fmt.Sprintf("/c%d", i)] = true
+	}
 	cases := []struct {
 		kind, field, says string
 		values            []any
@@ -83,6 +87,8 @@ func TestFieldIsRefused(t *testing.T) {
 		{KindClient, "Title", "Title is not a known field", []any{"x"}},
 		{KindClient, "Header", "Header is not a known field", []any{object{"name": "x"}}},
 
+		{KindClient, "", `[""] is not a known field`, []any{object{"name": "x"}}},
+
 		{KindProfile, "issuer", "issuer must be an absolute URL", []any{"", "https://\u00efssuer.example", "issuer.example", "/a", "https://", "https:issuer", "HTTPS://issuer.example", "https://issuer.example/%41", "https://issuer.example/" + strings.Repeat("a", 512), "https://[::1", absent{}}},
 		{KindProfile, "issuer", "issuer must be https, or http on the loopback", []any{"http://issuer.example", "ftp://issuer.example", "http://10.0.0.1", "http://localhost.example", "javascript://localhost/a"}},
 		{KindProfile, "issuer", "must have no user, query or fragment", []any{"https://u@issuer.example", "https://issuer.example/?a", "https://issuer.example?", "https://issuer.example/#a"}},
@@ -93,6 +99,7 @@ func TestFieldIsRefused(t *testing.T) {
 		{KindProfile, "claims", "must be named by a JSON pointer", []any{object{"a": "b"}, object{"": "b"}, object{"/": "b"}, object{"/a//b": "b"}, object{"/~": "b"}, object{"/~2": "b"}, object{"/*": "b"}, object{"/" + strings.Repeat("a", 256): "b"}}},
 		{KindProfile, "claims", "must be exact", []any{object{"/a": "prefix*"}}},
 		{KindProfile, "claims", "must be", []any{object{"/a": []any{"b"}}, object{"/a": object{"b": 1}}, []any{}, "x"}},
+		{KindProfile, "claims", "claims must have at most 64 members", []any{manyClaims}},
 		{KindProfile, "binding", "binding must be one of first_key, cnf, none", []any{"", "None", "any", absent{}}},
 		{KindProfile, "max_lifetime_s", "must be between 1 and 86400", []any{0, -1, 86401, absent{}}},
 		{KindProfile, "max_lifetime_s", "must be an integer, not a string", []any{"3600"}},
