@@ -187,17 +187,14 @@ func TestMissedFires(t *testing.T) {
 		"latest, too late":    {timetable.Latest, 5 * time.Minute, []string{"window", "window", "window"}, 0},
 		"latest, a wide view": {timetable.Latest, 24 * time.Hour, []string{"missed", "missed", "run"}, 1},
 	}
+	s := newStage(t)
 	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newStage(t)
-			at := ago(t, s.World, 75*time.Minute) // and 45, and 15 minutes ago
-			task := s.Task(t, fixture.TaskOptions{Schedule: every(30*time.Minute, at, c.missed, c.window), FirstAt: at})
-			require.NoError(t, s.planOnce(within(t)))
-			require.Equal(t, c.want, outcomes(s.Slots(t, task)))
-			require.Len(t, s.Runs(t, task), c.runs)
-			require.True(t, s.NextAt(t, task).Equal(at.Add(90*time.Minute)))
-		})
+		at := ago(t, s.World, 75*time.Minute) // and 45, and 15 minutes ago
+		task := s.Task(t, fixture.TaskOptions{Schedule: every(30*time.Minute, at, c.missed, c.window), FirstAt: at})
+		require.NoError(t, s.planOnce(within(t)), name)
+		require.Equal(t, c.want, outcomes(s.Slots(t, task)), name)
+		require.Len(t, s.Runs(t, task), c.runs, name)
+		require.True(t, s.NextAt(t, task).Equal(at.Add(90*time.Minute)), name)
 	}
 }
 

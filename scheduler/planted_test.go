@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -76,11 +77,15 @@ func patientStage(t testing.TB) *stage {
 
 func TestNoStoryGoesWrong(t *testing.T) {
 	t.Parallel()
+	told := map[uintptr]bool{} // each story once, however many bugs it notices
 	for name, p := range plantings {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			require.Empty(t, p.story(t, patientStage(t)))
-		})
+		if id := reflect.ValueOf(p.story).Pointer(); !told[id] {
+			told[id] = true
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				require.Empty(t, p.story(t, patientStage(t)))
+			})
+		}
 	}
 }
 
