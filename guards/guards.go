@@ -60,6 +60,7 @@ type Config struct {
 	Ledger     Ledger
 	Operations map[string]Operation // by action
 	HTTPClient *http.Client         // to the authority; optional. Redirects are never followed
+	AtOnce     int                  // requests that are worked on at once; optional, 64. More are told to come again
 	Logger     *slog.Logger         // optional
 	Now        func() time.Time     // optional, time.Now
 }
@@ -78,6 +79,7 @@ type Guard struct {
 	keys      *keySet
 	nonces    *noncePool
 	log       *slog.Logger
+	slots     chan struct{} // of requests that are worked on
 	sweepNow  chan struct{} // of size 1: something is owed
 
 	mu       sync.Mutex
@@ -110,7 +112,10 @@ func New(c Config) (*Guard, error) {
 	if c.HTTPClient == nil {
 		c.HTTPClient = newHTTPClient()
 	}
-	g := &Guard{config: c, path: uri.EscapedPath(), key: key, log: c.Logger, sweepNow: make(chan struct{}, 1),
+	if c.AtOnce <= 0 {
+		c.AtOnce = 64
+	}
+	g := &Guard{config: c, path: uri.EscapedPath(), key: key, log: c.Logger, slots: make(chan struct{}, c.AtOnce), sweepNow: make(chan struct{}, 1),
 		alive: map[Ref]bool{}, owed: map[Ref]Ref{}}
 	client := &dpopclient.Client{Key: key, HTTP: c.HTTPClient, BaseURL: c.Authority, Timeout: callTimeout, Now: c.Now}
 	g.component = &dpopclient.Component{Client: client, Name: c.Name, Assertion: c.Assertion}

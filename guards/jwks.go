@@ -71,7 +71,7 @@ func (s *keySet) refresh(ctx context.Context, now time.Time) {
 		return
 	}
 	s.tried = now
-	if keys, err := s.fetch(ctx); err == nil {
+	if keys, err := s.fetch(context.WithoutCancel(ctx)); err == nil { // whoever hangs up must not use up the one refresh
 		s.keys, s.read = keys, now
 	}
 }

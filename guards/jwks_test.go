@@ -1,6 +1,7 @@
 package guards
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -65,7 +66,10 @@ type keyServer struct {
 	asked  int
 }
 
-func (k *keyServer) RoundTrip(*http.Request) (*http.Response, error) {
+func (k *keyServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
 	k.asked++
 	return &http.Response{StatusCode: k.status, Body: io.NopCloser(strings.NewReader(k.body)), Header: http.Header{}}, nil
 }
@@ -116,6 +120,17 @@ func TestKeysAreReadAgainAndUsedNoMoreWhenTheyAreOld(t *testing.T) {
 	server.status = http.StatusOK
 	ok, err = use(keysAtMost)
 	require.True(t, ok && err == nil)
+}
+
+// TestWhoeverHangsUpDoesNotUseUpTheRefresh: or a stranger could keep a guard without keys.
+func TestWhoeverHangsUpDoesNotUseUpTheRefresh(t *testing.T) {
+	t.Parallel()
+	_, keys := newKeyServer()
+	gone, hangUp := context.WithCancel(t.Context())
+	hangUp()
+	_, ok, err := keys.key(gone, "k")
+	require.NoError(t, err)
+	require.True(t, ok)
 }
 
 func TestKeysThatAreTooMuchAreNotRead(t *testing.T) {

@@ -7,6 +7,9 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os/exec"
+	"regexp"
+	"strings"
 	"sync"
 	"testing"
 
@@ -19,6 +22,22 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A guard is put into other people's programs: whoever adds one must not inherit a database, a broker or a metrics library.
+func TestDependencies(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()
+	require.NoError(t, err)
+	const module = "github.com/nightwarrant/nightwarrant/"
+	allowed := regexp.MustCompile(`^(` + module + `(guards(/internal/elapsed)?|internal/dpopclient|authority/(api|canonical|capability|catalogue))|` +
+		`github.com/(lestrrat-go/(jwx/v2|blackmagic|httpcc|httprc|iter|option)|go-jose/go-jose/v4|gowebpki/jcs|goccy/go-json|segmentio/asm|` +
+		`decred/dcrd/dcrec/secp256k1/v4)(/.*)?|golang.org/x/(crypto|sys)/.*)$`)
+	packages := strings.Fields(string(out))
+	require.Contains(t, packages, module+"guards")
+	for _, path := range packages {
+		require.Regexp(t, allowed, path)
+	}
+}
 
 // memory is a ledger that keeps the rules of [Ledger] in memory; its hooks stand where a real one meets its resource.
 type memory struct {

@@ -2,11 +2,14 @@ package guards
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -267,6 +270,76 @@ func TestForgedTokenIsRefused(t *testing.T) {
 		})
 	}
 	s.requireCommitted(t, s.do(s.worker.Request("row.append", token, order("1"))), ref)
+}
+
+// TestTokenThatTheClusterSignedAndNeverWould: the signature is good, so that only what is named here can be what refuses it.
+func TestTokenThatTheClusterSignedAndNeverWould(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	token, ref := s.mint("row.append", order("1"))
+	parts := strings.Split(token.Reveal(), ".")
+	decode := func(segment string) string {
+		b, err := base64.RawURLEncoding.DecodeString(segment)
+		require.NoError(t, err)
+		return string(b)
+	}
+	header, payload := decode(parts[0]), decode(parts[1])
+	sign := func(header, payload string) capability.Token {
+		signed := base64.RawURLEncoding.EncodeToString([]byte(header)) + "." + base64.RawURLEncoding.EncodeToString([]byte(payload))
+		signature, err := s.authority.Key.SignES256(sha256.Sum256([]byte(signed)))
+		require.NoError(t, err)
+		return capability.Token(signed + "." + base64.RawURLEncoding.EncodeToString(signature[:]))
+	}
+	change := func(text, from, to string) string {
+		changed := strings.Replace(text, from, to, 1)
+		require.NotEqual(t, text, changed, from)
+		return changed
+	}
+	for name, forged := range map[string]capability.Token{
+		"another kind":               sign(header, change(payload, `"cap":"effect"`, `"cap":"run"`)),
+		"no kind":                    sign(header, change(payload, `"cap":"effect",`, ``)),
+		"two audiences":              sign(header, change(payload, `"aud":"`+authoritytest.GuardURI+`"`, `"aud":["`+authoritytest.GuardURI+`"]`)),
+		"an audience twice":          sign(header, change(payload, `{`, `{"aud":"https://other.example/x",`)),
+		"a claim in capitals":        sign(header, change(payload, `{`, `{"AUD":"https://other.example/x",`)),
+		"a claim too many":           sign(header, change(payload, `{`, `{"admin":true,`)),
+		"no key":                     sign(header, change(payload, `"jkt"`, `"x5t#S256"`)),
+		"an empty key":               sign(header, change(payload, `"cnf":{"jkt":"`+s.worker.Key.Thumbprint().String()+`"}`, `"cnf":{}`)),
+		"a key that is null":         sign(header, change(payload, `"`+s.worker.Key.Thumbprint().String()+`"`, `null`)),
+		"no expiry":                  sign(header, change(payload, `"exp"`, `"nbf"`)),
+		"a life that is long":        sign(header, changeNumber(t, payload, "iat", -3600)),
+		"an end after the run's":     sign(header, changeNumber(t, payload, "deadline", -595)),
+		"a critical header":          sign(change(header, "{", `{"crit":["exp"],`), payload),
+		"a key in its header":        sign(change(header, "{", `{"jwk":{"kty":"EC"},`), payload),
+		"a key elsewhere":            sign(change(header, "{", `{"jku":"https://evil.example",`), payload),
+		"another type":               sign(change(header, "at+jwt", "dpop+jwt"), payload),
+		"no type":                    sign(change(header, `"typ":"at+jwt"`, `"typ":""`), payload),
+		"two types":                  sign(change(header, "{", `{"typ":"jwt",`), payload),
+		"another algorithm":          sign(change(header, "ES256", "ES384"), payload),
+		"an algorithm in lower case": sign(change(header, "ES256", "es256"), payload),
+		"claims that are none":       sign(header, "[]"),
+		"two details":                sign(header, change(payload, `"authorization_details":[`, `"authorization_details":[{},`)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			answer := s.do(s.worker.Request("row.append", forged, order("1")))
+			require.Contains(t, []int{401, 403}, answer.Status, answer.Text)
+			require.Zero(t, s.authority.Count(api.PathAdmit))
+			s.requireUntouched(t, ref)
+		})
+	}
+	s.requireCommitted(t, s.do(s.worker.Request("row.append", sign(header, payload), order("1"))), ref)
+}
+
+func changeNumber(t *testing.T, payload, claim string, by int64) string {
+	t.Helper()
+	changed := false
+	out := regexp.MustCompile(`"`+claim+`":(\d+)`).ReplaceAllStringFunc(payload, func(found string) string {
+		n, err := strconv.ParseInt(found[len(claim)+3:], 10, 64)
+		require.NoError(t, err)
+		changed = true
+		return fmt.Sprintf("%q:%d", claim, n+by)
+	})
+	require.True(t, changed)
+	return out
 }
 
 // nextInAlphabet changes only the bits that base64url of 64 bytes does not use.

@@ -27,7 +27,7 @@ const (
 	sweepEvery   = time.Second
 	nonceEvery   = 30 * time.Second
 	nonceLife    = 90 * time.Second // of 120 s, so that a worker has time to use it
-	backoffMost  = 8 * time.Second
+	backoffMost  = 2 * time.Second  // well within every window to settle
 	maxOwed      = 1000
 )
 

@@ -16,12 +16,13 @@ import (
 )
 
 const (
-	operations  = "/operations/"
-	readTimeout = 10 * time.Second // of a worker's request
-	callTimeout = 2 * time.Second  // of one call to the authority
-	admitTries  = 3
-	admitPause  = 50 * time.Millisecond
-	applyGrace  = 15 * time.Second // beyond the time to apply, to learn what became of a commit
+	operations   = "/operations/"
+	readTimeout  = 10 * time.Second // of a worker's request
+	callTimeout  = 2 * time.Second  // of one call to the authority
+	slotPatience = time.Second
+	admitTries   = 3
+	admitPause   = 50 * time.Millisecond
+	applyGrace   = 15 * time.Second // beyond the time to apply, to learn what became of a commit
 )
 
 // Answer is the body of an operation that was admitted.
@@ -66,8 +67,8 @@ func (g *Guard) serveOperation(w http.ResponseWriter, r *http.Request, action st
 	g.write(w, http.StatusOK, "application/json", answer)
 }
 
-// operate is the guard's policy, step by step. Until admit has returned nothing has happened and every refusal is
-// definite; after it the effect is consumed, and whoever hangs up no longer counts.
+// operate is the guard's policy, step by step. Until the authority is asked nothing has happened and every refusal is
+// definite; from then on whoever hangs up no longer counts.
 func (g *Guard) operate(ctx context.Context, req *request) (Answer, error) {
 	claims, err := g.verify(ctx, req.token)
 	if err != nil {
@@ -85,6 +86,10 @@ func (g *Guard) operate(ctx context.Context, req *request) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
+	if !g.enter(ctx) {
+		return Answer{}, api.Refuse(api.TooManyRequests)
+	}
+	defer g.leave()
 	g.begin(attempt.ID)
 	defer g.end(attempt.ID)
 	if err := g.intend(ctx, attempt); err != nil {
@@ -100,6 +105,26 @@ func (g *Guard) operate(ctx context.Context, req *request) (Answer, error) {
 	admitted.Params = params
 	return g.carryOut(context.WithoutCancel(ctx), admitted)
 }
+
+// enter waits a little for a slot, before anything is consumed.
+func (g *Guard) enter(ctx context.Context) bool {
+	select {
+	case g.slots <- struct{}{}:
+		return true
+	default:
+	}
+	timer := time.NewTimer(slotPatience)
+	defer timer.Stop()
+	select {
+	case g.slots <- struct{}{}:
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+func (g *Guard) leave() { <-g.slots }
 
 // compare holds the effect that the request asks for against the one that the capability names.
 func compare(e capability.Effect, claims *capability.EffectClaims) (Attempt, error) {
@@ -139,6 +164,10 @@ func (g *Guard) admit(ctx context.Context, r *request, a Attempt, e capability.E
 		g.log.Warn("there is no component capability", "error", err)
 		return Admitted{}, api.Refuse(api.Unavailable)
 	}
+	if ctx.Err() != nil {
+		return Admitted{}, api.Refuse(api.Unavailable)
+	}
+	ctx = context.WithoutCancel(ctx)
 	question := g.question(r, a, e)
 	pause := admitPause
 	for try := 1; ; try++ {

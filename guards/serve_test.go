@@ -153,6 +153,26 @@ func TestOnePresentationAtManyHandlersAppliesOnce(t *testing.T) {
 	require.Equal(t, "committed", s.authority.Effect(ref).State)
 }
 
+// TestSecondAttemptIsRefusedWhileTheFirstWorks: each presentation is an attempt of its own (P13).
+func TestSecondAttemptIsRefusedWhileTheFirstWorks(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	working, finish := make(chan struct{}), make(chan struct{})
+	s.ledger.beforeIt = func(Admitted) { close(working); <-finish }
+	token, ref := s.mint("row.append", order("1"))
+	first := s.worker.Request("row.append", token, order("1"))
+	second := s.worker.Request("row.append", token, order("1"))
+	done := make(chan authoritytest.Answer)
+	go func() { done <- new(authoritytest.Worker).Do(s.guard, first) }()
+	<-working
+	answer := s.do(second)
+	require.Equal(t, api.EffectAlreadyAdmitted, answer.Problem.Code, answer.Text)
+	close(finish)
+	s.requireCommitted(t, <-done, ref)
+	require.Len(t, s.ledger.intents, 2)
+	require.NotEqual(t, s.ledger.intents[0].ID, s.ledger.intents[1].ID)
+}
+
 func TestRedirectOfTheAuthorityIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{api.PathAdmit, api.PathJWKS, api.PathToken} {
@@ -274,6 +294,7 @@ func TestLateGoAheadIsNotApplied(t *testing.T) {
 			return response, nil
 		}
 		s.authority.ApplyWithin = 1900 * time.Millisecond
+		s.ledger.beforeIt = func(Admitted) { t.Error("the ledger is not even asked") }
 		r, ref := s.minted()
 		answer := s.do(r)
 		require.Equal(t, http.StatusOK, answer.Status, answer.Text)
@@ -358,6 +379,43 @@ func TestWorkerThatHangsUpChangesNothingAfterAdmission(t *testing.T) {
 	s.ledger.beforeIt = func(Admitted) { hangUp() }
 	r, ref := s.minted()
 	s.requireCommitted(t, s.do(r.WithContext(ctx)), ref)
+}
+
+func TestWorkerThatHangsUpWhileTheAuthorityIsAskedChangesNothing(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	ctx, hangUp := context.WithCancel(t.Context())
+	s.authority.Intercept = func(ctx context.Context, called string, answer func() *http.Response) (*http.Response, error) {
+		if called == api.PathAdmit {
+			hangUp()
+		}
+		return answer(), ctx.Err()
+	}
+	r, ref := s.minted()
+	s.requireCommitted(t, s.do(r.WithContext(ctx)), ref)
+	require.Equal(t, 1, s.authority.Count(api.PathAdmit))
+}
+
+// TestTooManyAtOnceAreToldToComeAgain before anything of theirs is consumed.
+func TestTooManyAtOnceAreToldToComeAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStand(t)
+		s.guard = s.newGuard(t, func(c *Config) { c.AtOnce = 1 })
+		finish := make(chan struct{})
+		s.ledger.beforeIt = func(Admitted) { <-finish }
+		r, ref := s.minted()
+		done := make(chan authoritytest.Answer)
+		go func() { done <- new(authoritytest.Worker).Do(s.guard, r) }()
+		synctest.Wait()
+		other, otherRef := s.minted()
+		answer := s.do(other)
+		require.Equal(t, http.StatusTooManyRequests, answer.Status, answer.Text)
+		require.NotEmpty(t, answer.Header.Get("Retry-After"))
+		require.Equal(t, "minted", s.authority.Effect(otherRef).State)
+		close(finish)
+		s.requireCommitted(t, <-done, ref)
+	})
 }
 
 func TestWorkerThatHangsUpBeforeAdmissionConsumesNothing(t *testing.T) {

@@ -98,6 +98,12 @@ func (l *Ledger) transact(ctx context.Context, a guards.Admitted) (json.RawMessa
 	left := a.Left()
 	working, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
+	select {
+	case l.slots <- struct{}{}:
+		defer func() { <-l.slots }()
+	case <-working.Done():
+		return nil, &notApplied{api.TooLate, working.Err()}
+	}
 	tx, err := l.store.begin(working)
 	if err != nil {
 		return nil, &notApplied{api.Unavailable, err}

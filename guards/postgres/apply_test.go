@@ -287,6 +287,36 @@ func TestCommitThatCannotBeReadBackIsUnknownUntilItCan(t *testing.T) {
 	require.Equal(t, 1, r.count(t, "orders"))
 }
 
+// TestSlowOperationsLeaveConnectionsForProofs: a busy guard must not pass for a dead one.
+func TestSlowOperationsLeaveConnectionsForProofs(t *testing.T) {
+	t.Parallel()
+	r := newResource(t)
+	pool := r.pool(t)
+	working, finish := make(chan struct{}, 64), make(chan struct{})
+	l := r.ledger(t, pool, doing(func(context.Context, pgx.Tx) (any, error) {
+		working <- struct{}{}
+		<-finish
+		return nil, nil
+	}))
+	var group sync.WaitGroup
+	for range 2 * int(pool.Config().MaxConns) {
+		group.Go(func() {
+			_, err := l.Apply(t.Context(), goAhead("custom", 1, `{}`))
+			assert.NoError(t, err)
+		})
+	}
+	for range int(pool.Config().MaxConns) - reserved {
+		<-working
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	outcome, err := l.Prove(ctx, guards.NewRef(), guards.NewRef())
+	require.NoError(t, err)
+	require.Equal(t, guards.NotApplied, outcome)
+	close(finish)
+	group.Wait()
+}
+
 func TestSameAttemptTwiceIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	r := newResource(t)

@@ -54,7 +54,12 @@ type Ledger struct {
 	store      store
 	operations map[string]Operation
 	log        *slog.Logger
+	slots      chan struct{} // of operations under way
 }
+
+// reserved connections are never held by operations: proofs, intents and probes must get through while those are slow,
+// or a busy guard would pass for a dead one.
+const reserved = 3
 
 var _ guards.Ledger = (*Ledger)(nil)
 
@@ -76,7 +81,8 @@ func New(c Config) (*Ledger, error) {
 		}
 	}
 	maps.Copy(operations, c.Operations)
-	return &Ledger{store: store{c.Pool}, operations: operations, log: c.Logger}, nil
+	slots := max(1, int(c.Pool.Config().MaxConns)-reserved)
+	return &Ledger{store: store{c.Pool}, operations: operations, log: c.Logger, slots: make(chan struct{}, slots)}, nil
 }
 
 // Operations are the actions of this ledger, for guards.Config.

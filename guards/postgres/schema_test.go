@@ -42,7 +42,7 @@ func TestEvenTheOwnerCannotChangeTheLedger(t *testing.T) {
 	for _, statement := range []string{
 		`UPDATE fences SET fence = 4`, `UPDATE fences SET lane = decode(repeat('01', 16), 'hex')`, `DELETE FROM fences`, `TRUNCATE fences`,
 		`UPDATE effects SET outcome = 'tombstone'`, `UPDATE effects SET attempt = effect`, `DELETE FROM effects`, `TRUNCATE effects`,
-		`UPDATE intents SET effect = attempt`,
+		`UPDATE intents SET effect = attempt`, `UPDATE intents SET digest = sha256(digest), attempts = attempts + 1`,
 		`INSERT INTO effects (effect, attempt, outcome) SELECT effect, attempt, 'tombstone' FROM effects`,
 		`INSERT INTO effects (effect, attempt, outcome) SELECT attempt, attempt, 'committed' FROM effects`,
 		`INSERT INTO effects (effect, attempt, outcome) SELECT attempt, attempt, 'maybe' FROM effects`,

@@ -11,13 +11,14 @@ CREATE TABLE nightwarrant_guard.fences (
   fence bigint NOT NULL CHECK (fence > 0));
 CREATE INDEX fences_highest ON nightwarrant_guard.fences (fence);
 
--- What a guard was about to ask the authority for. Evidence only: nothing is decided by it.
+-- What a guard was about to ask the authority for, the last time for each effect. Evidence only: nothing is decided by it.
 CREATE TABLE nightwarrant_guard.intents (
-  attempt bytea PRIMARY KEY CHECK (octet_length(attempt) = 16),
-  effect  bytea NOT NULL CHECK (octet_length(effect) = 16),
-  action  text NOT NULL CHECK (octet_length(action) BETWEEN 1 AND 64),
-  digest  bytea NOT NULL CHECK (octet_length(digest) = 32),
-  at      timestamptz NOT NULL DEFAULT clock_timestamp());
+  effect   bytea PRIMARY KEY CHECK (octet_length(effect) = 16),
+  attempt  bytea NOT NULL CHECK (octet_length(attempt) = 16),
+  attempts integer NOT NULL DEFAULT 1 CHECK (attempts > 0),
+  action   text NOT NULL CHECK (octet_length(action) BETWEEN 1 AND 64),
+  digest   bytea NOT NULL CHECK (octet_length(digest) = 32),
+  at       timestamptz NOT NULL DEFAULT clock_timestamp()) WITH (fillfactor = 80);
 
 -- The end of an effect, once: committed together with what the operation did, or a tombstone that keeps it from ever being so.
 CREATE TABLE nightwarrant_guard.effects (
@@ -42,14 +43,18 @@ CREATE TRIGGER kept BEFORE DELETE ON nightwarrant_guard.fences FOR EACH ROW EXEC
 CREATE TRIGGER kept_all BEFORE TRUNCATE ON nightwarrant_guard.fences EXECUTE FUNCTION nightwarrant_guard.forbid();
 CREATE TRIGGER kept BEFORE UPDATE OR DELETE ON nightwarrant_guard.effects FOR EACH ROW EXECUTE FUNCTION nightwarrant_guard.forbid();
 CREATE TRIGGER kept_all BEFORE TRUNCATE ON nightwarrant_guard.effects EXECUTE FUNCTION nightwarrant_guard.forbid();
-CREATE TRIGGER kept BEFORE UPDATE ON nightwarrant_guard.intents FOR EACH ROW EXECUTE FUNCTION nightwarrant_guard.forbid();
+CREATE TRIGGER kept BEFORE UPDATE ON nightwarrant_guard.intents FOR EACH ROW
+  WHEN (NEW.effect <> OLD.effect OR NEW.digest <> OLD.digest OR NEW.action <> OLD.action OR NEW.attempts <= OLD.attempts)
+  EXECUTE FUNCTION nightwarrant_guard.forbid();
 
 -- intend writes an attempt ahead; false says that the effect already has its end.
 CREATE FUNCTION nightwarrant_guard.intend(p_effect bytea, p_attempt bytea, p_action text, p_digest bytea) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nightwarrant_guard, pg_temp AS $$
 BEGIN
   IF EXISTS (SELECT FROM effects WHERE effect = p_effect) THEN RETURN false; END IF;
-  INSERT INTO intents (attempt, effect, action, digest) VALUES (p_attempt, p_effect, p_action, p_digest);
+  INSERT INTO intents AS i (effect, attempt, action, digest) VALUES (p_effect, p_attempt, p_action, p_digest)
+    ON CONFLICT (effect) DO UPDATE SET attempt = EXCLUDED.attempt, attempts = i.attempts + 1, digest = EXCLUDED.digest, action = EXCLUDED.action,
+       at = clock_timestamp();
   RETURN true;
 END $$;
 
