@@ -150,6 +150,12 @@ func TestOpenRefusesHalvesThatDoNotBelongTogether(t *testing.T) {
 		"previous in the future": {func(p *publicPart, _ *secretPart) { p.Previous = []datedKey{anyKey(t, 7)} }, "verification keys are malformed"},
 		"previous of no generation": {func(p *publicPart, _ *secretPart) { p.Previous = []datedKey{anyKey(t, 0)} },
 			"verification keys are malformed"},
+		"previous under another name": {func(p *publicPart, s *secretPart) {
+			p.Generation, s.Generation = 5, 5
+			named := anyKey(t, 3)
+			named.KID = anyKey(t, 3).KID
+			p.Previous = []datedKey{named}
+		}, "verification keys are malformed"},
 		"next in the past": {func(p *publicPart, s *secretPart) {
 			p.Generation, s.Generation = 5, 5
 			p.Next = []datedKey{anyKey(t, 3)}
@@ -296,7 +302,7 @@ func TestIdentityMustLieOutside(t *testing.T) {
 	require.NoError(t, os.Symlink(inside, linkIn))
 	require.NoError(t, os.Symlink(m.dir, linkDir))
 	require.NoError(t, os.Symlink(m.identity, hidden))
-	for _, identity := range []string{inside, linkIn, filepath.Join(linkDir, "identity"), hidden, filepath.Join(m.dir, "..", "bundle", "identity")} {
+	for _, identity := range []string{inside, linkIn, filepath.Join(linkDir, "identity"), filepath.Join(linkDir, "link"), hidden, filepath.Join(m.dir, "..", "bundle", "identity")} {
 		_, err = Open(m.dir, identity)
 		requireMaterial(t, err, "inside the bundle directory")
 		_, err = Open(linkDir, identity)
@@ -306,7 +312,9 @@ func TestIdentityMustLieOutside(t *testing.T) {
 	}
 	_, err = Open(linkDir, m.identity)
 	require.NoError(t, err)
-	_, err = Init(filepath.Join(t.TempDir(), "identity-x"), m.identity) // a common prefix is not inside
+	beside := m.dir + "-identity" // a common prefix is not inside
+	require.NoError(t, os.WriteFile(beside, content, 0o600))
+	_, err = Open(m.dir, beside)
 	require.NoError(t, err)
 }
 

@@ -45,6 +45,18 @@ func TestNonceRefused(t *testing.T) {
 	}
 }
 
+// The decoder skips line ends. Where a MAC happens to end in zeros, a nonce that
+// lacks its end must still not pass.
+func TestNonceWithLineEndsForItsEnd(t *testing.T) {
+	t.Parallel()
+	n := newNonces([]macKey{func([]byte) [32]byte { return [32]byte{} }})
+	s := n.Mint(guard)
+	_, err := n.Open(s, guard)
+	require.NoError(t, err)
+	_, err = n.Open(s[:56]+"\r\n\r\n", guard)
+	require.ErrorIs(t, err, ErrNonce)
+}
+
 // withBoth mints until the nonce has a character in which the alphabets differ.
 func withBoth(n *Nonces) string {
 	for {
