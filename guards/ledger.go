@@ -33,6 +33,9 @@ func NewRef() (r Ref) {
 
 func (r Ref) String() string { return base64.RawURLEncoding.EncodeToString(r[:]) }
 
+// MarshalText gives the wire form.
+func (r Ref) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
 // Outcome is what became of an admitted effect. All three are terminal.
 type Outcome string
 
@@ -42,6 +45,8 @@ const (
 	NotApplied Outcome = api.NotApplied
 	Ambiguous  Outcome = api.Ambiguous
 )
+
+func (o Outcome) known() bool { return o == Committed || o == NotApplied || o == Ambiguous }
 
 // Attempt is one try of this guard to have one effect admitted (protocol P13).
 type Attempt struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/url"
@@ -67,7 +68,7 @@ func (g *Guard) sweepLoop(ctx context.Context) error {
 func every(ctx context.Context, interval, most time.Duration, wake <-chan struct{}, work func(context.Context) error) error {
 	pause := interval
 	for {
-		err := work(ctx)
+		err := unpanicked(ctx, work)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -86,6 +87,15 @@ func every(ctx context.Context, interval, most time.Duration, wake <-chan struct
 		}
 		timer.Stop()
 	}
+}
+
+func unpanicked(ctx context.Context, work func(context.Context) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("guards: background work panicked: %T", p)
+		}
+	}()
+	return work(ctx)
 }
 
 // sleep is false when ctx ended first.
@@ -170,6 +180,9 @@ func (g *Guard) owe(effect, attempt Ref) {
 // process began them, and those that this process still owes although their window has passed, as late evidence.
 func (g *Guard) sweep(ctx context.Context) error {
 	err := g.listUnsettled(ctx)
+	if err != nil && ctx.Err() == nil {
+		g.log.Warn("the unsettled effects cannot be listed", "error", err)
+	}
 	for effect, attempt := range g.orphans() {
 		err = errors.Join(err, g.settleOrphan(ctx, effect, attempt))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -236,6 +237,38 @@ func TestDisagreementIsGivenUp(t *testing.T) {
 		require.NoError(t, s.guard.sweep(t.Context()))
 		require.Empty(t, s.guard.orphans())
 	}
+}
+
+func TestPanicOfALedgerDoesNotEndTheSweep(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStand(t)
+		panics := &panicky{Ledger: s.ledger}
+		panics.on.Store(true)
+		s.guard = s.newGuard(t, func(c *Config) { c.Ledger = panics })
+		defer s.run(t)()
+		s.ledger.end = func(Admitted) (Ending, error, bool) { return Ending{}, errors.New("lost"), true }
+		r, ref := s.minted()
+		s.do(r)
+		time.Sleep(5 * time.Second)
+		require.Equal(t, "admitted", s.authority.Effect(ref).State)
+		panics.on.Store(false)
+		time.Sleep(5 * time.Second)
+		require.Equal(t, "not_applied", s.authority.Effect(ref).State)
+	})
+}
+
+// panicky has a bug in what the background work calls.
+type panicky struct {
+	Ledger
+	on atomic.Bool
+}
+
+func (p *panicky) Prove(ctx context.Context, effect, attempt Ref) (Outcome, error) {
+	if p.on.Load() {
+		panic("a bug")
+	}
+	return p.Ledger.Prove(ctx, effect, attempt)
 }
 
 func TestNoncesAreKeptFresh(t *testing.T) {

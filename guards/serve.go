@@ -35,6 +35,11 @@ type Answer struct {
 
 // ServeHTTP compares the path as it was sent: nothing is cleaned, decoded or redirected.
 func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer func() {
+		if p := recover(); p != nil { // of an operation's check; what was admitted has its own, see apply
+			g.refuse(w, r, fmt.Errorf("guards: a request panicked: %T", p))
+		}
+	}()
 	path := r.URL.EscapedPath()
 	action, isOperation := strings.CutPrefix(path, g.path+operations)
 	switch {
@@ -250,7 +255,11 @@ func (g *Guard) apply(ctx context.Context, a Admitted) (ending Ending, err error
 		outcome, err := g.config.Ledger.Prove(ctx, a.Effect, a.ID)
 		return Ending{Outcome: outcome, Reason: api.TooLate}, err
 	}
-	return g.config.Ledger.Apply(ctx, a)
+	ending, err = g.config.Ledger.Apply(ctx, a)
+	if err == nil && !ending.Outcome.known() {
+		err = errors.New("guards: the ledger returned neither an end nor an error")
+	}
+	return ending, err
 }
 
 // settle records an outcome and returns the one that stands: after the window that is ambiguous (P16).
@@ -261,12 +270,11 @@ func (g *Guard) settle(ctx context.Context, effect, attempt Ref, o Outcome) (Out
 	if err != nil {
 		return "", err
 	}
-	switch recorded := Outcome(answer.State); recorded {
-	case Committed, NotApplied, Ambiguous:
-		return recorded, nil
-	default:
+	recorded := Outcome(answer.State)
+	if !recorded.known() {
 		return "", dpopclient.ErrNoAnswer
 	}
+	return recorded, nil
 }
 
 // refused tells the worker what it can act on. Whatever is wrong with the guard's own standing is not the worker's.

@@ -428,6 +428,26 @@ func TestWorkerThatHangsUpBeforeAdmissionConsumesNothing(t *testing.T) {
 	s.requireUntouched(t, ref)
 }
 
+func TestOperationWhoseCheckPanicsConsumesNothing(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	token, ref := s.mint("row.append", order("1"))
+	s.guard.config.Operations["row.append"] = func(json.RawMessage) (Target, error) { panic("a bug with details") }
+	answer := s.do(s.worker.Request("row.append", token, order("1")))
+	require.Equal(t, api.Internal, answer.Problem.Code)
+	require.NotContains(t, answer.Text, "details")
+	s.requireUntouched(t, ref)
+}
+
+func TestLedgerThatSaysNothingHasNotSaidNotApplied(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.ledger.end = func(Admitted) (Ending, error, bool) { return Ending{}, nil, true }
+	r, ref := s.minted()
+	require.Equal(t, api.OutcomeUnknown, s.do(r).Problem.Code)
+	require.Equal(t, "admitted", s.authority.Effect(ref).State)
+}
+
 // TestUnknownEndIsNotDenied: the answer says so, and the sweep finds out what became of it.
 func TestUnknownEndIsNotDenied(t *testing.T) {
 	t.Parallel()

@@ -27,7 +27,9 @@ type notApplied struct {
 	cause  error
 }
 
-func (n *notApplied) Error() string { return fmt.Sprintf("not applied (%s): %v", n.reason, n.cause) }
+func (n *notApplied) Error() string {
+	return fmt.Sprintf("not applied (%s): %v", n.reason, quietly(n.cause))
+}
 func (n *notApplied) Unwrap() error { return n.cause }
 
 // Intend implements guards.Ledger.

@@ -1,8 +1,10 @@
 package postgres
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -102,6 +104,23 @@ func TestRowActions(t *testing.T) {
 	require.Equal(t, guards.NotApplied, apply("row.append", `{"table":"orders","values":{"id":true}}`).Outcome, "a bool is no text")
 	require.Equal(t, guards.NotApplied, apply("row.append", `{"table":"orders","values":{"id":"4","cents":9007199254740991}}`).Outcome, "out of range")
 	require.Equal(t, 1, r.count(t, "orders"))
+}
+
+// TestValuesStayOutOfLogs: what a worker writes may be a person's.
+func TestValuesStayOutOfLogs(t *testing.T) {
+	t.Parallel()
+	r := newResource(t)
+	var log bytes.Buffer
+	l, err := New(Config{Pool: r.pool(t), Tables: orders, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	require.NoError(t, err)
+	for _, values := range []string{`{"id":"1","cents":"private"}`, `{"id":"private","cents":-1}`} {
+		ending, err := l.Apply(t.Context(), goAhead("row.append", 1, `{"table":"orders","values":`+values+`}`))
+		require.NoError(t, err)
+		require.Equal(t, guards.NotApplied, ending.Outcome)
+	}
+	require.Contains(t, log.String(), "SQLSTATE 22P02")
+	require.Contains(t, log.String(), "SQLSTATE 23514")
+	require.NotContains(t, log.String(), "private")
 }
 
 // TestValuesAreNeverSQL: whatever a value holds, it is read back as it was.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
@@ -24,6 +25,25 @@ const (
 	rollbackTimeout = time.Second
 )
 
+// quiet keeps what PostgreSQL repeats of a statement's values out of logs and answers, and the error itself for errors.As.
+type quiet struct{ error }
+
+func (q quiet) Unwrap() error { return q.error }
+
+func (q quiet) Error() string {
+	if refusal, ok := errors.AsType[*pgconn.PgError](q.error); ok {
+		return "SQLSTATE " + refusal.Code
+	}
+	return q.error.Error()
+}
+
+func quietly(err error) error {
+	if err == nil {
+		return nil
+	}
+	return quiet{err}
+}
+
 // store holds every statement about the ledger. The functions are in migrations/.
 type store struct{ pool *pgxpool.Pool }
 
@@ -34,7 +54,7 @@ func (s store) intend(ctx context.Context, a guards.Attempt) error {
 	if err == nil && !written {
 		return guards.ErrSettled
 	}
-	return err
+	return quietly(err)
 }
 
 func (s store) begin(ctx context.Context) (pgx.Tx, error) {
@@ -63,7 +83,7 @@ func (s store) inTime(ctx context.Context, tx pgx.Tx, left time.Duration) error 
 func (s store) commit(ctx context.Context, tx pgx.Tx) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
-	return tx.Commit(ctx)
+	return quietly(tx.Commit(ctx))
 }
 
 func (s store) rollback(ctx context.Context, tx pgx.Tx) {
@@ -81,7 +101,7 @@ func (s store) prove(ctx context.Context, effect, attempt guards.Ref) (committed
 		err = errors.New("guards/postgres: the ledger holds what it cannot")
 	}
 	if err != nil {
-		return false, guards.Ref{}, err
+		return false, guards.Ref{}, quietly(err)
 	}
 	return outcome == "committed", guards.Ref(row), nil
 }
@@ -93,7 +113,7 @@ func (s store) probe(ctx context.Context) (seen guards.Seen, err error) {
 		Scan(&version, &writable, &durable, &seen.Fence, &seen.Admission)
 	switch {
 	case err != nil:
-		return guards.Seen{}, err
+		return guards.Seen{}, quietly(err)
 	case version != latest || !durable:
 		return seen, fmt.Errorf("%w: schema version %d (wanted %d), durable %t", guards.ErrSettings, version, latest, durable)
 	case !writable:
