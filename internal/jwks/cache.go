@@ -137,11 +137,8 @@ type source struct {
 
 func (s *source) run(ctx context.Context) {
 	for {
-		wait := s.cfg.Refresh / 2
-		if !s.refreshNow(ctx) {
-			wait = min(wait, s.cfg.Pause)
-		}
-		timer := time.NewTimer(wait)
+		s.refreshNow(ctx)
+		timer := time.NewTimer(s.rest())
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -162,9 +159,8 @@ func (s *source) rest() time.Duration {
 	return s.cfg.Refresh / 2
 }
 
-// refreshNow refreshes regardless of the pause, unless a refresh is under way,
-// and tells whether the last one that ended succeeded.
-func (s *source) refreshNow(ctx context.Context) bool {
+// refreshNow refreshes regardless of the pause, unless a refresh is under way.
+func (s *source) refreshNow(ctx context.Context) {
 	s.mu.Lock()
 	flight, lead := s.join(0)
 	s.mu.Unlock()
@@ -173,9 +169,6 @@ func (s *source) refreshNow(ctx context.Context) bool {
 		defer cancel()
 		s.fly(ctx, flight)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.failure == nil
 }
 
 // key returns the current key of that name, after at most one refresh.
