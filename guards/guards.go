@@ -10,10 +10,12 @@ package guards
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -35,7 +37,8 @@ type Target struct {
 }
 
 // Operation checks the canonical parameters of one action and names their
-// target. It refuses whatever it does not know.
+// target. It refuses whatever it does not know, as canonical.Decode into a
+// struct does.
 type Operation func(params json.RawMessage) (Target, error)
 
 // Catalogued returns the operation of an action of a compiled-in catalogue.
@@ -144,4 +147,25 @@ func (c *Config) check() (*url.URL, error) {
 		}
 	}
 	return uri, nil
+}
+
+func newHTTPClient() *http.Client {
+	return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: 2 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout: 2 * time.Second, ResponseHeaderTimeout: 5 * time.Second,
+		MaxIdleConnsPerHost: 32, IdleConnTimeout: 60 * time.Second, ForceAttemptHTTP2: true,
+	}}
+}
+
+func noRedirects(c *http.Client) *http.Client {
+	plain := *c
+	plain.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &plain
+}
+
+func sameOrigin(a, b string) bool {
+	x, errX := url.Parse(a)
+	y, errY := url.Parse(b)
+	return errX != nil || errY != nil || strings.EqualFold(x.Scheme, y.Scheme) && strings.EqualFold(x.Host, y.Host)
 }

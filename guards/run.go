@@ -2,13 +2,9 @@ package guards
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"net/url"
-	"strings"
 	"sync"
 	"time"
 
@@ -27,7 +23,6 @@ const (
 	probeTimeout = 900 * time.Millisecond
 	sweepEvery   = time.Second
 	nonceEvery   = 30 * time.Second
-	nonceLife    = 90 * time.Second // of 120 s, so that a worker has time to use it
 	backoffMost  = 2 * time.Second  // well within every window to settle
 	maxOwed      = 1000
 )
@@ -244,95 +239,4 @@ func (g *Guard) forgive(effect Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.owed, effect)
-}
-
-// noncePool holds the newest nonce for workers. One nonce may be in several proofs, so one is enough; the guard makes
-// none itself (protocol P32).
-type noncePool struct {
-	fetch func(context.Context) (string, error)
-	now   func() time.Time
-
-	mu     sync.Mutex
-	nonce  string
-	gotten time.Time
-}
-
-func (p *noncePool) put(nonce string) {
-	if nonce == "" {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.nonce, p.gotten = nonce, p.now()
-}
-
-// get is the nonce, or nothing when it is too old to be of use.
-func (p *noncePool) get() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.now().Sub(p.gotten) > nonceLife {
-		return ""
-	}
-	return p.nonce
-}
-
-// drop forgets a nonce that was refused: a challenge must bring another (RFC 9449 §8).
-func (p *noncePool) drop(nonce string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.nonce == nonce {
-		p.nonce = ""
-	}
-}
-
-// fresh is the nonce, fetched now if there is none.
-func (p *noncePool) fresh(ctx context.Context) string {
-	if nonce := p.get(); nonce != "" {
-		return nonce
-	}
-	_ = p.refill(ctx)
-	return p.get()
-}
-
-func (p *noncePool) refill(ctx context.Context) error {
-	nonce, err := p.fetch(ctx)
-	p.put(nonce)
-	return err
-}
-
-func (g *Guard) fetchNonce(ctx context.Context) (string, error) {
-	var answer api.Nonces
-	if err := g.component.JSON(ctx, http.MethodPost, api.PathNonces, api.NoncesRequest{Count: 1}, &answer); err != nil {
-		return "", err
-	}
-	if len(answer.Nonces) == 0 || !isNonce(answer.Nonces[0]) {
-		return "", dpopclient.ErrNoAnswer
-	}
-	return answer.Nonces[0], nil
-}
-
-// isNonce keeps what is no NQCHAR out of our headers (RFC 9449 §8.1).
-func isNonce(s string) bool {
-	return s != "" && len(s) <= 512 && strings.IndexFunc(s, func(r rune) bool { return r < 0x21 || r > 0x7e || r == '"' || r == '\\' }) < 0
-}
-
-func newHTTPClient() *http.Client {
-	return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: 2 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
-		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12},
-		TLSHandshakeTimeout: 2 * time.Second, ResponseHeaderTimeout: 5 * time.Second,
-		MaxIdleConnsPerHost: 32, IdleConnTimeout: 60 * time.Second, ForceAttemptHTTP2: true,
-	}}
-}
-
-func noRedirects(c *http.Client) *http.Client {
-	plain := *c
-	plain.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &plain
-}
-
-func sameOrigin(a, b string) bool {
-	x, errX := url.Parse(a)
-	y, errY := url.Parse(b)
-	return errX != nil || errY != nil || strings.EqualFold(x.Scheme, y.Scheme) && strings.EqualFold(x.Host, y.Host)
 }
