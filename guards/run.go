@@ -23,7 +23,7 @@ const (
 	probeTimeout = 900 * time.Millisecond
 	sweepEvery   = time.Second
 	nonceEvery   = 30 * time.Second
-	backoffMost  = 2 * time.Second  // well within every window to settle
+	backoffMost  = 2 * time.Second // well within every window to settle
 	maxOwed      = 1000
 )
 
