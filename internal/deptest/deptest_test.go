@@ -1,0 +1,107 @@
+// Package deptest holds the direction of imports: they point down the path of a
+// run, and each ban has its reason.
+package deptest
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const module = "github.com/nightwarrant/nightwarrant/"
+
+// ban says that a package must not depend on another, directly or through others.
+type ban struct{ from, to, because string }
+
+var bans = []ban{
+	{"authority", "scheduler", "the authority decides without knowing who fires tasks"},
+	{"authority", "guards", "the authority must not trust a guard's reading of anything"},
+	{"authority", "worker", "the authority shares no code with those it judges"},
+	{"authority", "internal/server", "deciding does not know of HTTP"},
+	{"readiness", "authority", "readiness stands below the authority, which asks its gate"},
+	{"readiness", "keys", "a decision is derived from reports, not from material"},
+	{"keys", "readiness", "keys know nothing of admission"},
+	{"keys", "github.com/jackc/pgx", "no key material comes near the database"},
+	{"scheduler", "authority/attestation", "the scheduler identifies nobody"},
+	{"scheduler", "keys", "the scheduler holds no key"},
+	{"guards", "github.com/jackc/pgx", "who adds a guard must not inherit a database driver"},
+	{"guards", "github.com/nats-io", "who adds a guard must not inherit a broker"},
+	{"guards", "keys", "guards hold no key of the cluster"},
+	{"guards", "internal/pg", "who adds a guard must not inherit a database"},
+	{"worker", "github.com/jackc/pgx", "a worker reaches no database"},
+	{"worker", "github.com/nats-io", "worker/natsqueue brings its own; another queue must be possible"},
+	{"worker", "keys", "workers hold no key of the cluster"},
+	{"worker", "guards", "a worker knows a guard by its URI only"},
+	{"worker/natsqueue", "github.com/jackc/pgx", "a worker reaches no database"},
+	{"guards/postgres", "github.com/nats-io", "a resource's guard needs no broker"},
+	{"authority/api", module, "the wire types are a leaf"},
+	{"authority/canonical", module, "the spelling of documents is a leaf"},
+	{"scheduler/timetable", "github.com/jackc/pgx", "when a task fires is pure"},
+}
+
+// leaf packages of our own that a module package may import although it is banned from everything else of the module.
+var leaves = map[string][]string{
+	"authority/capability": {"authority/canonical"},
+	"authority/catalogue":  {"authority/canonical"},
+	"guards":               {"authority/api", "authority/canonical", "authority/capability", "authority/catalogue", "internal/dpopclient", "guards/internal"},
+	"worker":               {"authority/api", "authority/canonical", "authority/capability", "internal/dpopclient"},
+	"internal/dpopclient":  {"authority/api", "authority/canonical", "authority/capability"},
+}
+
+func TestImportsPointDown(t *testing.T) {
+	t.Parallel()
+	for _, b := range bans {
+		t.Run(b.from+" → "+b.to, func(t *testing.T) {
+			t.Parallel()
+			for _, d := range dependencies(t, b.from) {
+				banned := strings.HasPrefix(d, b.to) || d == module+b.to || strings.HasPrefix(d, module+b.to+"/")
+				if b.from == "authority" && b.to == "scheduler" && d == module+"scheduler/timetable" {
+					continue // a pure leaf: a schedule must be valid before it is offered
+				}
+				assert.False(t, banned && d != module+b.from, "%s depends on %s, but %s", b.from, d, b.because)
+			}
+		})
+	}
+}
+
+func TestLeavesImportLeavesOnly(t *testing.T) {
+	t.Parallel()
+	for from, may := range leaves {
+		t.Run(from, func(t *testing.T) {
+			t.Parallel()
+			for _, d := range dependencies(t, from) {
+				ours, is := strings.CutPrefix(d, module)
+				if !is || ours == from {
+					continue
+				}
+				ok := slices.ContainsFunc(may, func(m string) bool { return ours == m || strings.HasPrefix(ours, m+"/") })
+				assert.True(t, ok, "%s must not depend on %s", from, ours)
+			}
+		})
+	}
+}
+
+// No package imports cgo: the authority is one static binary, and PKCS#11 will live in a process of its own.
+func TestNoCgo(t *testing.T) {
+	t.Parallel()
+	out, err := exec.Command("go", "list", "-f", "{{if .CgoFiles}}{{.ImportPath}}{{end}}", module+"...").Output()
+	require.NoError(t, err)
+	assert.Empty(t, strings.TrimSpace(string(out)))
+}
+
+// dependencies lists what a package depends on, without its tests and without the standard library.
+func dependencies(t *testing.T, of string) []string {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", module+of).Output()
+	require.NoError(t, err)
+	all := strings.Fields(string(out))
+	require.NotEmpty(t, all)
+	return all
+}
