@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -126,7 +128,10 @@ type varz struct {
 	} `json:"jetstream"`
 }
 
-const maxVarz = 1 << 20 // bytes
+const (
+	maxVarz    = 1 << 20 // bytes
+	pageWithin = time.Second
+)
 
 // monitor reads monitoring pages. A new connection for each keeps nothing alive
 // behind the back of whoever stops the queue.
@@ -137,15 +142,16 @@ var monitor = &http.Client{
 	},
 }
 
-// checkServers asks each server whether it syncs what it acknowledges, and
-// makes sure that the server in use is one of them.
+// checkServers asks the servers whether they sync what they acknowledge. One
+// that answers wrongly is enough to be bad; a minority may be away, as when a
+// server of a cluster restarts. The server in use is one of those that answer.
 func (q *Queue) checkServers(ctx context.Context) error {
+	pages, away := q.readServers(ctx)
+	if len(pages) <= len(q.monitors)/2 {
+		return away
+	}
 	var ids []string
-	for _, base := range q.monitors {
-		page, err := readVarz(ctx, base)
-		if err != nil {
-			return err
-		}
+	for _, page := range pages {
 		if !page.JetStream.Config.SyncAlways {
 			return &SettingError{"server " + page.ID, "sync_interval", "always", "something else"}
 		}
@@ -155,6 +161,29 @@ func (q *Queue) checkServers(ctx context.Context) error {
 		return &SettingError{"the monitoring URLs", "server_id", id, strings.Join(ids, ", ")}
 	}
 	return nil
+}
+
+// readServers reads all pages at once, so that one that hangs costs no more
+// than its own time.
+func (q *Queue) readServers(ctx context.Context) (pages []varz, away error) {
+	ctx, cancel := context.WithTimeout(ctx, pageWithin)
+	defer cancel()
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	for _, base := range q.monitors {
+		group.Go(func() {
+			page, err := readVarz(ctx, base)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				away = errors.Join(away, err)
+				return
+			}
+			pages = append(pages, page)
+		})
+	}
+	group.Wait()
+	return pages, away
 }
 
 func readVarz(ctx context.Context, base string) (varz, error) {

@@ -177,10 +177,16 @@ func TestMonitoringPages(t *testing.T) {
 			defer server.Close()
 			b.queue.monitors = []string{server.URL + "/"}
 			requireReason(t, c.want, b.queue.Canary(within(t)))
-			b.queue.monitors = []string{b.server.MonitorURL(), server.URL} // one of several is enough to be bad
-			if c.want != Good && name != "another server" {
+			if name != "another server" {
+				b.queue.monitors = []string{b.server.MonitorURL(), server.URL} // half is no majority
 				requireReason(t, c.want, b.queue.Canary(within(t)))
 			}
+			// Of three, one may be away, and none may be wrong.
+			b.queue.monitors = []string{server.URL, b.server.MonitorURL(), b.server.MonitorURL()}
+			if c.want == Unreachable || name == "another server" {
+				c.want = Good
+			}
+			requireReason(t, c.want, b.queue.Canary(within(t)))
 		})
 	}
 }
