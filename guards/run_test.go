@@ -166,6 +166,7 @@ func TestSweepLeavesLivingAttemptsAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStand(t)
+		s.authority.ApplyWithin = 2 * time.Second
 		defer s.run(t)()
 		s.ledger.end = func(a Admitted) (Ending, error, bool) {
 			time.Sleep(6 * time.Second)
@@ -185,6 +186,7 @@ func TestSweepTakesOverWhatACrashLeft(t *testing.T) {
 	for end, want := range map[Outcome]string{Committed: "committed", NotApplied: "not_applied", "": "not_applied"} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStand(t)
+			s.authority.ApplyWithin = 2 * time.Second
 			crash := make(chan struct{})
 			s.ledger.end = func(a Admitted) (Ending, error, bool) {
 				s.ledger.set(func(m *memory) { m.ends[a.Effect] = end })
@@ -211,6 +213,7 @@ func TestProofThatComesLateIsEvidence(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStand(t)
+		s.authority.ApplyWithin = 2 * time.Second
 		defer s.run(t)()
 		s.ledger.end = func(a Admitted) (Ending, error, bool) {
 			s.ledger.set(func(m *memory) { m.ends[a.Effect], m.refuse = Committed, errors.New("away") })

@@ -265,8 +265,8 @@ func TestAdmissionThatStaysLostAppliesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStand(t)
-		stop := s.run(t)
-		defer stop()
+		s.authority.ApplyWithin = 2 * time.Second
+		defer s.run(t)()
 		s.loseAnswers(api.PathAdmit, -1)
 		r, ref := s.minted()
 		answer := s.do(r)
@@ -317,7 +317,7 @@ func TestSuspendedGuardIsTooLate(t *testing.T) {
 	s.authority.Intercept = func(_ context.Context, called string, answer func() *http.Response) (*http.Response, error) {
 		response := answer()
 		if called == api.PathAdmit {
-			suspended = 10 * time.Second
+			suspended = 10 * time.Minute
 		}
 		return response, nil
 	}
@@ -526,7 +526,7 @@ func TestWhatStandsIsAnswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStand(t)
-		s.authority.SettleWithin = time.Second
+		s.authority.ApplyWithin, s.authority.SettleWithin = 2*time.Second, time.Second
 		s.ledger.end = func(a Admitted) (Ending, error, bool) {
 			time.Sleep(4 * time.Second)
 			return Ending{Outcome: Committed, Result: json.RawMessage(`{"rows":1}`)}, nil, true

@@ -155,9 +155,10 @@ func TestTimeIsJudgedInTheLastStatement(t *testing.T) {
 	s := store{pool}
 	tx, err := s.begin(t.Context())
 	require.NoError(t, err)
-	require.NoError(t, s.inTime(t.Context(), tx, time.Hour))
-	require.Equal(t, api.TooLate, reasonOf(s.inTime(t.Context(), tx, 0)), "something has passed since BEGIN")
+	inTime, tooLate := s.inTime(t.Context(), tx, time.Hour), s.inTime(t.Context(), tx, 0)
 	s.rollback(t.Context(), tx)
+	require.NoError(t, inTime)
+	require.Equal(t, api.TooLate, reasonOf(tooLate), "something has passed since BEGIN")
 
 	left := []time.Duration{time.Hour, 0} // before BEGIN, and before COMMIT
 	a := goAhead("custom", 1, `{}`)
@@ -239,7 +240,7 @@ func TestProofDoesNotWaitForEver(t *testing.T) {
 	})
 	<-working
 	outcome, err := l.Prove(t.Context(), a.Effect, a.ID)
-	require.Error(t, err, "not known yet")
+	require.ErrorContains(t, err, "SQLSTATE 55P03", "not known yet: it waited for the lock long enough")
 	require.Empty(t, outcome)
 	close(finish)
 	group.Wait()

@@ -176,7 +176,7 @@ func durablePool(t *testing.T) *pgxpool.Pool {
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o755)) // the server may run as another account
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	server, err := localstack.StartPostgres(ctx, localstack.PostgresOptions{Dir: filepath.Join(dir, "pg")})
 	if errors.Is(err, localstack.ErrNoPostgres) && os.Getenv("CI") != "true" {

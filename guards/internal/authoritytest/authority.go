@@ -52,7 +52,6 @@ type Authority struct {
 
 	Key          *capability.Key // the cluster's
 	Verdicts     map[string]api.Code
-	Provable     bool
 	ApplyWithin  time.Duration
 	SettleWithin time.Duration
 	Effects      map[string]*Effect
@@ -81,7 +80,7 @@ func New() *Authority {
 		panic(err)
 	}
 	return &Authority{
-		Key: key, Verdicts: map[string]api.Code{}, Provable: true, ApplyWithin: 2 * time.Second, SettleWithin: 30 * time.Second,
+		Key: key, Verdicts: map[string]api.Code{}, ApplyWithin: time.Minute, SettleWithin: 30 * time.Second,
 		Effects: map[string]*Effect{}, Calls: map[string]int{}, boots: map[capability.Thumbprint]int64{},
 		nonces: map[string]nonce{}, proofs: map[[32]byte]bool{},
 	}
