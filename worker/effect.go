@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -63,37 +64,41 @@ type permit struct {
 	outcome string
 }
 
+// change spells the effect canonically, so that everybody who digests it digests the same.
 func (e Effect) change() (*change, error) {
 	if e.Parameters == nil {
 		e.Parameters = struct{}{}
 	}
 	parameters, err := canonical.CanonicalizeValue(e.Parameters)
+	if err == nil {
+		err = e.check(parameters)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	digest, _, err := capability.ParamsDigest(parameters)
+	detail, err := canonical.CanonicalizeValue(api.Detail{Type: api.DetailTypeEffect, Actions: []string{e.Action}, Locations: []string{e.Guard},
+		Identifier: e.Resource, Parameters: parameters, Amount: e.Amount, Currency: e.Currency})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	exact := capability.Effect{Guard: e.Guard, Action: e.Action, Resource: e.Resource, ParamsDigest: digest, Amount: e.Amount, Currency: e.Currency}
-	if err := exact.Check(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
-	}
-	if e.Key == "" {
-		return nil, fmt.Errorf("%w: it has no key", ErrInvalid)
-	}
-	details, err := json.Marshal([]api.Detail{{Type: api.DetailTypeEffect, Actions: []string{e.Action}, Locations: []string{e.Guard},
-		Identifier: e.Resource, Parameters: parameters, Amount: e.Amount, Currency: e.Currency}})
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
-	}
-	body, err := json.Marshal(operation{e.Resource, parameters, e.Amount, e.Currency})
+	body, err := canonical.CanonicalizeValue(operation{e.Resource, parameters, e.Amount, e.Currency})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	key := capability.EffectKeyDigest(e.Key)
 	return &change{key: e.Key, keyDigest: base64.RawURLEncoding.EncodeToString(key[:]), repeatOf: e.RepeatOf, guard: e.Guard,
-		path: "/operations/" + url.PathEscape(e.Action), details: string(details), operation: body}, nil
+		path: "/operations/" + url.PathEscape(e.Action), details: "[" + string(detail) + "]", operation: body}, nil
+}
+
+func (e Effect) check(parameters []byte) error {
+	if e.Key == "" {
+		return errors.New("it has no key")
+	}
+	digest, _, err := capability.ParamsDigest(parameters)
+	if err != nil {
+		return err
+	}
+	return capability.Effect{Guard: e.Guard, Action: e.Action, Resource: e.Resource, ParamsDigest: digest, Amount: e.Amount, Currency: e.Currency}.Check()
 }
 
 // Do brings an effect about, once, however often it is asked for under its key, and also after another worker began it.
@@ -115,10 +120,8 @@ func (r *Run) Do(ctx context.Context, e Effect) (Result, error) {
 	for n := 0; ; n++ {
 		p, err := r.mint(ctx, c)
 		switch {
-		case err != nil && open != nil:
-			return Result{}, because(ErrUnknown, err)
 		case err != nil:
-			return Result{}, err
+			return Result{}, unless(open, err)
 		case p.outcome != "":
 			return finish(Result{Outcome: p.outcome, Effect: p.effect})
 		}
@@ -126,12 +129,22 @@ func (r *Run) Do(ctx context.Context, e Effect) (Result, error) {
 		if again == nil {
 			return result, err
 		}
-		r.log.Warn("the guard did not take an effect", "effect", p.effect, "error", again)
-		if err := r.pause(ctx, again, n); err != nil {
-			return Result{}, because(ErrUnknown, err)
+		if open = again; needsMint(again) {
+			open = nil // the guard has refused it; and a call before that died with this mint
 		}
-		open = again
+		r.log.Warn("the guard did not take an effect", "effect", p.effect, "error", again)
+		if !sleep(ctx, pauseAfter(again, n)) {
+			return Result{}, unless(open, because(context.Cause(ctx), again))
+		}
 	}
+}
+
+// unless makes ErrUnknown of an error when a call may still be under way.
+func unless(open, err error) error {
+	if open == nil {
+		return err
+	}
+	return because(ErrUnknown, err)
 }
 
 // finish makes an error of an outcome that is not committed, so that nobody overlooks it.
@@ -151,12 +164,12 @@ func isOutcome(s string) bool { return s == api.Committed || s == api.NotApplied
 func (r *Run) mint(ctx context.Context, c *change) (p permit, err error) {
 	err = r.persist(ctx, func() error {
 		h := r.read()
-		p, err = r.exchange(ctx, c, h.token)
+		p, err = r.exchange(ctx, c, h.token())
 		if dpopclient.Refused(err, api.ReadinessChanged) {
 			if err := r.renew(ctx, h.epoch); err != nil {
 				return err
 			}
-			p, err = r.exchange(ctx, c, r.read().token)
+			p, err = r.exchange(ctx, c, r.read().token())
 		}
 		if effect := r.effect(c); effect != "" && dpopclient.Refused(err, api.EffectInFlight) {
 			p.effect = effect
@@ -245,7 +258,7 @@ func isFinal(err error) bool {
 		api.EffectAlreadyAdmitted, api.EffectSettled)
 }
 
-var errInFlight = &api.Refusal{Code: api.EffectInFlight, RetryAfter: firstPause}
+var errInFlight = api.Refuse(api.EffectInFlight)
 
 // follow asks the authority for an effect's outcome until it is there, or is "" because the effect was not admitted. It
 // answers while admission is closed, too. Every error is ErrUnknown.
@@ -253,7 +266,7 @@ func (r *Run) follow(ctx context.Context, effect string) (outcome string, err er
 	var a api.EffectOutcome
 	err = r.persist(ctx, func() error {
 		a = api.EffectOutcome{}
-		err := r.identity.authority.JSON(ctx, http.MethodGet, api.PathEffects+url.PathEscape(effect), r.read().token, nil, &a)
+		err := r.identity.authority.JSON(ctx, http.MethodGet, api.PathEffects+url.PathEscape(effect), r.read().token(), nil, &a)
 		switch {
 		case err != nil:
 			return err

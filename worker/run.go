@@ -27,14 +27,14 @@ type Run struct {
 
 	renewing chan struct{} // holds a token while one renewal is under way
 	mu       sync.Mutex
-	hold     *hold
+	hold     hold
 }
 
-// hold is what the authority said last. Run points to it because fmt prints what it may not call methods on.
+// hold is what the authority said last.
 type hold struct {
-	token       capability.Token
-	epoch       int64     // of readiness
-	leaseEnd    time.Time // on the worker's clock, as are the others
+	token       func() capability.Token // fmt would print a field that it may not call methods on
+	epoch       int64                   // of readiness
+	leaseEnd    time.Time               // on the worker's clock, as are the others
 	renewAt     time.Time
 	deadline    time.Time
 	effectsLeft int64
@@ -44,7 +44,7 @@ type hold struct {
 
 func (w *Worker) newRun(id *identity, reference string, sent time.Time, a api.TokenResponse, log *slog.Logger) (*Run, error) {
 	r := &Run{worker: w, identity: id, reference: reference, renewing: make(chan struct{}, 1),
-		hold: &hold{effects: map[string]string{}}}
+		hold: hold{effects: map[string]string{}}}
 	if a.Run != nil {
 		r.fence = a.Run.Fence
 		r.log = log.With("fence", r.fence)
@@ -66,11 +66,14 @@ func (r *Run) take(sent time.Time, a api.TokenResponse) error {
 	deadline := sent.Add(time.Duration(s.RemainingMS) * time.Millisecond)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	h := r.hold
-	h.token, h.epoch = capability.Token(a.AccessToken), s.ReadinessEpoch
-	h.leaseEnd, h.renewAt = sent.Add(lease), sent.Add(lease/3)
+	h := &r.hold
+	h.token, h.epoch = func() capability.Token { return capability.Token(a.AccessToken) }, s.ReadinessEpoch
 	if h.deadline.IsZero() || deadline.Before(h.deadline) {
 		h.deadline = deadline // nothing extends it
+	}
+	h.leaseEnd, h.renewAt = sent.Add(lease), sent.Add(lease/3)
+	if s.LeaseMS >= s.RemainingMS {
+		h.leaseEnd, h.renewAt = h.deadline, h.deadline // no renewal can add to it
 	}
 	h.effectsLeft, h.wrapUp = s.EffectsLeft, s.WrapUp
 	for _, e := range s.Effects {
@@ -107,7 +110,7 @@ func (r *Run) LogValue() slog.Value { return slog.StringValue(r.reference) }
 func (r *Run) read() hold {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	h := *r.hold
+	h := r.hold
 	h.effects = nil
 	return h
 }
@@ -218,7 +221,7 @@ func (r *Run) renew(ctx context.Context, stale int64) error {
 	}
 	sent := r.worker.config.Now()
 	var a api.TokenResponse
-	if err := r.identity.authority.JSON(ctx, http.MethodPost, api.PathRenew, h.token, api.RenewRequest{}, &a); err != nil {
+	if err := r.identity.authority.JSON(ctx, http.MethodPost, api.PathRenew, h.token(), api.RenewRequest{}, &a); err != nil {
 		return err
 	}
 	return r.take(sent, a)
@@ -234,7 +237,7 @@ func (r *Run) settle(ctx context.Context, handled error) {
 	}
 	var receipt api.Receipt
 	err := r.persist(ctx, func() error {
-		return r.identity.authority.JSON(ctx, http.MethodPost, api.PathSettleRun, r.read().token, api.SettleRunRequest{Result: result}, &receipt)
+		return r.identity.authority.JSON(ctx, http.MethodPost, api.PathSettleRun, r.read().token(), api.SettleRunRequest{Result: result}, &receipt)
 	})
 	if err != nil {
 		r.log.Warn("not settled", "error", err)
@@ -243,23 +246,20 @@ func (r *Run) settle(ctx context.Context, handled error) {
 	r.log.Info("settled", "state", receipt.State, "committed", receipt.Committed)
 }
 
-// persist asks until there is an answer that does not pass by itself, or ctx ends.
+// persist asks until there is an answer that does not pass by itself. When ctx ends first, the error says why it ended
+// and what was waited for.
 func (r *Run) persist(ctx context.Context, ask func() error) error {
+	var trouble error
 	for n := 0; ; n++ {
 		err := ask()
 		if !passes(err) {
 			return typed(err)
 		}
-		if err := r.pause(ctx, err, n); err != nil {
-			return err
+		if ctx.Err() == nil {
+			trouble = err // afterwards it is the end of ctx only
+		}
+		if !sleep(ctx, pauseAfter(err, n)) {
+			return because(context.Cause(ctx), trouble)
 		}
 	}
-}
-
-// pause waits before the n-th repetition. When ctx ends first, the error says why it ended and what was waited for.
-func (r *Run) pause(ctx context.Context, err error, n int) error {
-	if sleep(ctx, pauseAfter(err, n)) {
-		return nil
-	}
-	return because(context.Cause(ctx), err)
 }
