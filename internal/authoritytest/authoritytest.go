@@ -28,6 +28,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/fsck"
 	"github.com/nightwarrant/nightwarrant/internal/jwks"
 	"github.com/nightwarrant/nightwarrant/internal/jwks/jwkstest"
+	"github.com/nightwarrant/nightwarrant/internal/leaks"
 	"github.com/nightwarrant/nightwarrant/internal/principal"
 	"github.com/nightwarrant/nightwarrant/internal/server"
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
@@ -63,6 +64,7 @@ type House struct {
 	KeysDir   string
 	Identity  string
 	Log       *Log
+	errors    safeBuffer // every refusal that was answered
 	unsound   bool
 }
 
@@ -180,12 +182,18 @@ func (h *House) See() {
 	require.NoError(h.T, err)
 }
 
-// Sound holds every invariant of the database. It runs by itself at the end of a test.
+// Sound holds every invariant of the database, and searches tables, log and
+// refusals for secrets. It runs by itself at the end of a test.
 func (h *House) Sound() {
 	h.T.Helper()
 	violations, err := fsck.Check(context.Background(), h.DB.URL(teststack.Owner))
 	require.NoError(h.T, err)
 	assert.Empty(h.T, violations)
+	tables, err := leaks.Database(context.Background(), h.DB.URL(teststack.Superuser))
+	require.NoError(h.T, err)
+	assert.Empty(h.T, leaks.Search("the tables", tables))
+	assert.Empty(h.T, leaks.Search("the log", []byte(h.Log.String())))
+	assert.Empty(h.T, leaks.Search("the refusals", []byte(h.errors.String())))
 }
 
 // Unsound says that this test plants bugs, so that its database is not checked at the end.

@@ -69,6 +69,10 @@ func (h *House) Send(r *http.Request) Answer {
 	defer answer.Body.Close() //nolint:errcheck // read to its end below
 	body, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
 	require.NoError(h.T, err)
+	if answer.StatusCode >= http.StatusBadRequest {
+		_, _ = h.errors.Write(body)
+		_ = answer.Header.Write(&h.errors)
+	}
 	return Answer{answer.StatusCode, answer.Header, body}
 }
 

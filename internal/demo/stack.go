@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -41,6 +42,7 @@ type Options struct {
 	Dir    string // everything lives here
 	Env    func(string) string
 	Lease  time.Duration
+	Before func(*Stack) // called when the story is told and everything still runs; may be nil
 }
 
 // Stack is the running product.
@@ -156,6 +158,27 @@ func (s *Stack) startPostgres(ctx context.Context) (err error) {
 		return err
 	}
 	return nil
+}
+
+// Databases are the administrator's URLs of the authority's and the resource's database.
+func (s *Stack) Databases() []string {
+	return []string{s.adminURL(s.database()), s.adminURL(s.resource())}
+}
+
+// Metrics is what the replicas' admin listeners tell.
+func (s *Stack) Metrics(ctx context.Context) (all []byte) {
+	for _, port := range []int{s.ports.AdminA, s.ports.AdminB} {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, local(port)+"/metrics", nil)
+		if err != nil {
+			continue
+		}
+		if a, err := http.DefaultClient.Do(r); err == nil {
+			text, _ := io.ReadAll(io.LimitReader(a.Body, 1<<20)) // what there is
+			_ = a.Body.Close()                                   // read above
+			all = append(all, text...)
+		}
+	}
+	return all
 }
 
 // adminURL is the administrator's URL for a database; roleURL is a process's.

@@ -66,6 +66,9 @@ func Story(ctx context.Context, o Options, out io.Writer) (Summary, error) {
 	if err != nil {
 		return Summary{}, fmt.Errorf("%w (logs are in %s)", err, s.path("logs"))
 	}
+	if o.Before != nil {
+		o.Before(s)
+	}
 	return t.summary(ctx, attacks)
 }
 

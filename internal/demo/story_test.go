@@ -1,0 +1,130 @@
+package demo_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"filippo.io/age"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/nightwarrant/nightwarrant/internal/demo"
+	"github.com/nightwarrant/nightwarrant/internal/leaks"
+	"github.com/nightwarrant/nightwarrant/internal/localstack"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"), goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"))
+}
+
+// The whole story, on real processes: it holds, the nine attacks are refused, and nothing that it leaves behind (logs, tables of both
+// databases, the queue's files, metrics, what was said) holds a token, a proof or a key.
+func TestTheWholeStory(t *testing.T) {
+	if _, _, err := localstack.FindPostgres(); err != nil && os.Getenv("CI") != "true" {
+		t.Skip(err)
+	}
+	dir, err := os.MkdirTemp("/var/tmp", "nightwarrant-story-")
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chmod(dir, 0o711)) //nolint:gosec // PostgreSQL runs as another account
+	binary := filepath.Join(dir, "nightwarrant")
+	out, err := exec.Command("go", "build", "-o", binary, "github.com/nightwarrant/nightwarrant/cmd/nightwarrant").CombinedOutput()
+	require.NoError(t, err, string(out))
+
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	var said bytes.Buffer
+	var left struct {
+		tables  [][]byte
+		metrics []byte
+	}
+	options := demo.Options{Binary: binary, Dir: dir, Env: os.Getenv, Lease: 2 * time.Second, Before: func(s *demo.Stack) {
+		for _, url := range s.Databases() {
+			text, err := leaks.Database(ctx, url)
+			assert.NoError(t, err)
+			left.tables = append(left.tables, text)
+		}
+		left.metrics = s.Metrics(ctx)
+	}}
+	summary, err := demo.Story(ctx, options, &said)
+	require.NoError(t, err, said.String())
+	assert.True(t, summary.OK, said.String())
+	assert.Equal(t, summary.Effects.Committed, summary.AppliedRows)
+	assert.Len(t, summary.Attacks, 9)
+
+	known := append(material(t, dir), passwords(t, dir)...)
+	require.GreaterOrEqual(t, len(known), 2)
+	logs, err := leaks.Files(filepath.Join(dir, "logs"), known...)
+	require.NoError(t, err)
+	assert.Empty(t, logs)
+	queue, err := leaks.Files(filepath.Join(dir, "nats"), known...)
+	require.NoError(t, err)
+	assert.Empty(t, queue)
+	require.Len(t, left.tables, 2)
+	for _, text := range left.tables {
+		assert.NotEmpty(t, text)
+		assert.Empty(t, leaks.Search("tables", text, known...))
+	}
+	assert.Contains(t, string(left.metrics), "nightwarrant_requests_total")
+	assert.Empty(t, leaks.Search("metrics", left.metrics, known...))
+	assert.Empty(t, leaks.Search("what was said", said.Bytes(), known...))
+}
+
+// material is every secret string in the sealed bundle, as long as a key.
+func material(t *testing.T, dir string) (all [][]byte) {
+	t.Helper()
+	identities, err := os.Open(filepath.Join(dir, "keys", "identity"))
+	require.NoError(t, err)
+	defer identities.Close()
+	ids, err := age.ParseIdentities(identities)
+	require.NoError(t, err)
+	sealed, err := os.Open(filepath.Join(dir, "keys", "bundle", "secrets.age"))
+	require.NoError(t, err)
+	defer sealed.Close()
+	r, err := age.Decrypt(sealed, ids...)
+	require.NoError(t, err)
+	text, err := io.ReadAll(r)
+	require.NoError(t, err)
+	var document any
+	require.NoError(t, json.Unmarshal(text, &document))
+	walk(document, &all)
+	require.NotEmpty(t, all, "the bundle's secrets were not understood")
+	return all
+}
+
+func walk(v any, into *[][]byte) {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, one := range v {
+			walk(one, into)
+		}
+	case []any:
+		for _, one := range v {
+			walk(one, into)
+		}
+	case string:
+		if len(v) >= 40 {
+			*into = append(*into, []byte(v))
+		}
+	}
+}
+
+func passwords(t *testing.T, dir string) (all [][]byte) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "passwords.json"))
+	require.NoError(t, err)
+	var of map[string]string
+	require.NoError(t, json.Unmarshal(text, &of))
+	for _, p := range of {
+		all = append(all, []byte(p))
+	}
+	return all
+}
