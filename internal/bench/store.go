@@ -1,0 +1,89 @@
+package bench
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/nightwarrant/nightwarrant/authority/canonical"
+)
+
+// filling makes one task with a lane, a consent, a grant, a slot and a queued run for
+// each claim to come. It goes past the verbs, as their owner: they would sign and
+// publish each one. There are no outbox rows, so that nobody is told of these runs.
+var filling = []struct {
+	sql  string
+	args int // how many of (rows, role's name, client's name, policy's name) it takes
+}{
+	{`INSERT INTO nw.documents (digest, kind, body) SELECT sha256(convert_to(k, 'UTF8')), k, '{}' FROM unnest(ARRAY['task', 'consent']) k`, 0},
+	{`CREATE TEMP TABLE part AS SELECT r.id AS role, c.id AS client, p.id AS policy, sha256('member') AS member FROM nw.registry r, nw.registry c, nw.registry p
+	   WHERE r.kind = 'workload_role' AND r.name = $1 AND c.kind = 'client' AND c.name = $2 AND p.kind = 'policy' AND p.name = $3`, 3},
+	{`INSERT INTO nw.tasks (ref, name, client_id, owner)
+	   SELECT uuid_send(gen_random_uuid()), sha256(convert_to(i::text, 'UTF8')), client, member FROM part, generate_series(1, $1::bigint) i`, 1},
+	{`INSERT INTO nw.task_revisions (task_id, revision, document, role_id, policy_id) SELECT t.id, 1, sha256('task'), role, policy FROM nw.tasks t, part WHERE owner = member`, 0},
+	{`INSERT INTO nw.offers (ref, task_id, task_revision, member, digest, state, expires_at)
+	   SELECT uuid_send(gen_random_uuid()), t.id, 1, member, sha256('consent'), 'accepted', now() + interval '7 days' FROM nw.tasks t, part WHERE owner = member`, 0},
+	{`INSERT INTO nw.consents (ref, offer_id, task_id, task_revision, member, client_id, role_id, policy_id, digest, dial, run_limit_ms, max_effects, not_before, expires_at)
+	   SELECT uuid_send(gen_random_uuid()), o.id, o.task_id, 1, o.member, client, role, policy, o.digest, 1, 3600000, 5, now(), o.expires_at FROM nw.offers o JOIN part USING (member)`, 0},
+	{`INSERT INTO nw.consent_grants (consent_id, role_id, guard_id, action, resource, risk)
+	   SELECT c.id, c.role_id, a.guard_id, a.action, sha256('resource'), 1 FROM nw.consents c JOIN part USING (member) JOIN nw.role_actions a ON a.role_id = part.role`, 0},
+	{`INSERT INTO nw.lanes (task_id, task_revision, consent_id) SELECT c.task_id, 1, c.id FROM nw.consents c JOIN part USING (member)`, 0},
+	{`INSERT INTO nw.runs (ref, task_id, consent_id, role_id, nominal_at, activation_epoch, deadline, effects_left)
+	   SELECT uuid_send(gen_random_uuid()), c.task_id, c.id, c.role_id, now(), 1, now() + interval '1 hour', 5 FROM nw.consents c JOIN part USING (member)`, 0},
+	{`INSERT INTO nw.slots (task_id, nominal_at, outcome, run_id, zone)
+	   SELECT r.task_id, r.nominal_at, 'run', r.id, sha256('zone') FROM nw.runs r JOIN nw.tasks t ON t.id = r.task_id JOIN part ON owner = member`, 0},
+}
+
+// fill makes rows runs and returns their references in random order.
+func fill(ctx context.Context, c *pgx.Conn, rows int) ([]string, error) {
+	var names []any
+	for _, of := range []string{"bookkeeper", "books", "default"} {
+		d := canonical.Digest(canonical.DomainName, []byte(of))
+		names = append(names, d[:])
+	}
+	args := map[int][]any{0: nil, 1: {rows}, 3: names}
+	tx, err := c.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Rollback(ctx) //nolint:errcheck // nothing to undo after the commit
+	for _, f := range filling {
+		if _, err := tx.Exec(ctx, f.sql, args[f.args]...); err != nil {
+			return nil, err
+		}
+	}
+	found, err := tx.Query(ctx, `SELECT r.ref FROM nw.runs r JOIN nw.tasks t ON t.id = r.task_id JOIN part ON owner = member ORDER BY random()`)
+	if err != nil {
+		return nil, err
+	}
+	runs, err := pgx.CollectRows(found, func(row pgx.CollectableRow) (string, error) {
+		var ref []byte
+		err := row.Scan(&ref)
+		return base64.RawURLEncoding.EncodeToString(ref), err
+	})
+	if err == nil && len(runs) != rows {
+		err = fmt.Errorf("%d runs were made, %d wanted", len(runs), rows)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return runs, tx.Commit(ctx)
+}
+
+// finish ends what was claimed.
+func finish(ctx context.Context, c *pgx.Conn) error {
+	_, err := c.Exec(ctx, `UPDATE nw.runs SET state = 'succeeded', holder = NULL, lease_until = NULL, ended_at = clock_timestamp() WHERE state = 'claimed'`)
+	return err
+}
+
+// settle leaves every measurement the same start: statistics that are true, and no checkpoint soon.
+func settle(ctx context.Context, c *pgx.Conn) error {
+	for _, sql := range []string{`VACUUM (ANALYZE) nw.runs`, `VACUUM (ANALYZE) nw.lanes`, `ANALYZE`, `CHECKPOINT`} {
+		if _, err := c.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
