@@ -69,15 +69,15 @@ func (a *Authority) Offers(ctx context.Context, c Call, envelope capability.Toke
 			return nil, api.Refuse(api.NotFound)
 		}
 	}
-	if err := a.present(ctx, m); err != nil {
-		return nil, err
-	}
 	rows, err := a.offers(ctx, m.Member(), one)
 	if err != nil {
 		return nil, err
 	}
 	if one != nil && len(rows) == 0 {
 		return nil, api.Refuse(api.NotFound)
+	}
+	if err := a.present(ctx, m); err != nil { // before anything is told
+		return nil, err
 	}
 	out := make([]api.Offer, len(rows))
 	for i, r := range rows {
