@@ -161,24 +161,31 @@ func finish(result Result) (Result, error) {
 func isOutcome(s string) bool { return s == api.Committed || s == api.NotApplied || s == api.Ambiguous }
 
 // mint asks until there is a capability, an outcome, or a refusal that does not pass by itself.
-func (r *Run) mint(ctx context.Context, c *change) (p permit, err error) {
-	err = r.persist(ctx, func() error {
-		h := r.read()
-		p, err = r.exchange(ctx, c, h.token())
-		if dpopclient.Refused(err, api.ReadinessChanged) {
-			if err := r.renew(ctx, h.epoch); err != nil {
-				return err
-			}
-			p, err = r.exchange(ctx, c, r.read().token())
-		}
-		if effect := r.effect(c); effect != "" && dpopclient.Refused(err, api.EffectInFlight) {
-			p.effect = effect
-			p.outcome, err = r.follow(ctx, effect)
-		}
+func (r *Run) mint(ctx context.Context, c *change) (permit, error) {
+	var p permit
+	err := r.persist(ctx, func() (err error) {
+		p, err = r.tryMint(ctx, c)
 		return err
 	})
 	if isOver(err) {
 		r.lose(err)
+	}
+	return p, err
+}
+
+// tryMint renews once when admission was closed and reopened, and follows an effect that is in flight.
+func (r *Run) tryMint(ctx context.Context, c *change) (permit, error) {
+	h := r.read()
+	p, err := r.exchange(ctx, c, h.token())
+	if dpopclient.Refused(err, api.ReadinessChanged) {
+		if err := r.renew(ctx, h.epoch); err != nil {
+			return permit{}, err
+		}
+		p, err = r.exchange(ctx, c, r.read().token())
+	}
+	if effect := r.effect(c); effect != "" && dpopclient.Refused(err, api.EffectInFlight) {
+		outcome, err := r.follow(ctx, effect)
+		return permit{effect: effect, outcome: outcome}, err
 	}
 	return p, err
 }

@@ -145,10 +145,10 @@ func TestAfterARefusedClaim(t *testing.T) {
 			bubble(t, func(t *testing.T, b *bench) {
 				var first, second time.Time
 				b.world.once(vClaim, func(next http.Handler) http.Handler {
-					first = time.Now()
+					b.with(func() { first = time.Now() })
 					return c.twist(next)
 				}, func(next http.Handler) http.Handler {
-					second = time.Now()
+					b.with(func() { second = time.Now() })
 					return next
 				})
 				b.q.push(b.addRun().ref)
