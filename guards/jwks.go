@@ -205,13 +205,12 @@ func readHeader(header []byte) (kid string, err error) {
 
 var errHeader = errors.New("guards: not the header of a capability")
 
-// isForThisGuard: an effect capability of our issuer, for exactly this guard, bound to a key, alive.
+// isForThisGuard: an effect capability of our issuer, for exactly this guard, alive. That it names a key is for the proof to
+// show.
 func (g *Guard) isForThisGuard(c *capability.EffectClaims) bool {
 	now := g.config.Now()
 	switch {
 	case c.Kind != "effect", c.Issuer != g.config.Issuer, c.Audience != g.config.URI:
-		return false
-	case c.Confirmation.JKT.IsZero(), c.ID == "", c.EffectRef == "":
 		return false
 	case c.IssuedAt > now.Add(leeway).Unix(), c.Expires <= now.Add(-leeway).Unix(), c.Expires > c.Deadline:
 		return false
