@@ -1,0 +1,123 @@
+// Package docs holds the papers against the code.
+package docs
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sort"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/nightwarrant/nightwarrant/authority"
+	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/internal/server"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(text)
+}
+
+var (
+	row       = regexp.MustCompile(`(?m)^\| ([AB]\d+) \| ([^|]+) \|([^|]*)\|([^|]*)\|$`)
+	reference = regexp.MustCompile("`([^`#]+)#([^`]+)`")
+)
+
+// Every id of the mission is there once; what is said to hold names code and tests; all of them exist.
+func TestThreatModel(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, m := range row.FindAllStringSubmatch(read(t, "threat-model.md"), -1) {
+		id, state, code, tests := m[1], m[2], m[3], m[4]
+		assert.False(t, seen[id], "%s stands twice", id)
+		seen[id] = true
+		names := reference.FindAllStringSubmatch(code, -1)
+		attacks := reference.FindAllStringSubmatch(tests, -1)
+		if !strings.HasPrefix(state, "not yet") {
+			assert.NotEmpty(t, names, "%s names no code", id)
+			assert.NotEmpty(t, attacks, "%s names no test", id)
+		}
+		for _, r := range names {
+			assert.Contains(t, read(t, filepath.Join("..", r[1])), r[2], "%s: %s", id, r[1])
+		}
+		for _, r := range attacks {
+			assert.True(t, hasTest(t, filepath.Join("..", r[1]), r[2]), "%s: there is no %s in %s", id, r[2], r[1])
+		}
+	}
+	for i := 1; i <= 18; i++ {
+		assert.True(t, seen[fmt.Sprintf("A%d", i)], "A%d is missing", i)
+		assert.True(t, seen[fmt.Sprintf("B%d", i)], "B%d is missing", i)
+	}
+}
+
+func hasTest(t *testing.T, dir, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	require.NoError(t, err)
+	for _, f := range files {
+		if strings.Contains(read(t, f), "func "+name+"(t *testing.T)") {
+			return true
+		}
+	}
+	return false
+}
+
+// Every route of the authority stands on the network page, with its side of the gate; and every configured address is named.
+func TestNetwork(t *testing.T) {
+	t.Parallel()
+	page := read(t, "reference/network.md")
+	assert.Contains(t, page, routes())
+	for _, key := range []string{"listen", "admin_listen", "database_url", "assertion.issuers[].url", "envelope.issuer.url", "nats.url", "nats.monitor_url", "authority"} {
+		assert.Contains(t, page, "`"+key+"`", "%s is not named", key)
+	}
+}
+
+func routes() string {
+	var b strings.Builder
+	b.WriteString("| method | path | while the gate is closed |\n|---|---|---|\n")
+	for _, r := range server.New(&authority.Authority{}, nil, nil).Routes() {
+		closed := "answers"
+		if r.Gated {
+			closed = "refuses new work"
+		}
+		fmt.Fprintf(&b, "| %s | `%s` | %s |\n", r.Method, r.Path, closed)
+	}
+	return b.String()
+}
+
+// The table of refusal codes is the code's own.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	assert.Contains(t, read(t, "reference/refusals.md"), refusals())
+}
+
+func refusals() string {
+	var lines []string
+	for _, c := range api.Codes() {
+		lines = append(lines, fmt.Sprintf("| `%s` | %d | `%s` | %s | %s |\n", c, c.Status(), c.OAuthError(), c.Retry(), c.Sentence()))
+	}
+	sort.Strings(lines)
+	return "| code | status | error | try again | what to do |\n|---|---|---|---|---|\n" + strings.Join(lines, "")
+}
+
+// With UPDATE_DOCS set, the generated tables are written anew; it checks nothing.
+func TestUpdate(t *testing.T) {
+	if os.Getenv("UPDATE_DOCS") == "" {
+		t.Skip("it only writes, when UPDATE_DOCS is set")
+	}
+	page := read(t, "reference/network.md")
+	head, _, _ := strings.Cut(page, "## Routes of the authority\n")
+	require.NoError(t, os.WriteFile("reference/network.md", []byte(head+"## Routes of the authority\n\n"+routes()), 0o644))
+	require.NoError(t, os.WriteFile("reference/refusals.md", []byte("# Refusal codes\n\nA code is never renamed. `try again` is the member `retry` of the problem document; a status is that of the\n"+
+		"token endpoint, and everywhere else `use_dpop_nonce`, `invalid_dpop_proof` and `proof_replayed` are 401 with a challenge.\n\n"+refusals()), 0o644))
+}
