@@ -12,8 +12,8 @@ import (
 
 // Violation is one invariant that does not hold.
 type Violation struct {
-	Invariant string
-	Rows      int64
+	Invariant string `json:"invariant"`
+	Rows      int64  `json:"rows"`
 }
 
 func (v Violation) String() string { return fmt.Sprintf("%s (%d rows)", v.Invariant, v.Rows) }

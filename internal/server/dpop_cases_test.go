@@ -95,11 +95,6 @@ func signRS(key *ecdsa.PrivateKey, signed string) []byte {
 	return out
 }
 
-func (r *raw) thumbprint() capability.Thumbprint {
-	jkt, _ := capability.JKT(&r.key.PublicKey)
-	return jkt
-}
-
 // proofCase is a case of dpop-cases.md part 2 that is about the proof itself, so that it must be refused at every entry.
 type proofCase struct {
 	number string
