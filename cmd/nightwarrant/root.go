@@ -57,17 +57,37 @@ func (p program) root() *cobra.Command {
 // run runs one command line and returns the exit code. What went wrong is one
 // line on stderr.
 func (p program) run(ctx context.Context, args []string) int {
-	root := p.root()
-	root.SetArgs(args)
+	root := p.root() //nolint:contextcheck // commands get the context when they are executed
+	root.SetArgs(referencesLast(args))
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintln(p.err, "nightwarrant: "+oneLine(err.Error(), maxLine))
+	_, _ = fmt.Fprintln(p.err, "nightwarrant: "+oneLine(err.Error(), maxLine)) // where else?
 	return codeOf(err)
 }
 
-const maxLine = 600
+// referencesLast puts references that begin with a hyphen behind a "--", so that
+// none is taken for a flag: one in 64 does. The value of a flag stays where it is.
+func referencesLast(args []string) []string {
+	var first, last []string
+	for i, a := range args {
+		if strings.HasPrefix(a, "-") && len(a) == referenceLength && !strings.HasPrefix(a, "--") && (i == 0 || !strings.HasPrefix(args[i-1], "--")) {
+			last = append(last, a)
+		} else {
+			first = append(first, a)
+		}
+	}
+	if last == nil {
+		return args
+	}
+	return append(append(first, "--"), last...)
+}
+
+const (
+	maxLine         = 600
+	referenceLength = 22
+)
 
 // codeOf tells a misconfiguration, which only a person can mend, from the rest.
 func codeOf(err error) int {
@@ -99,15 +119,22 @@ func oneLine(text string, most int) string {
 func (p program) log() *slog.Logger { return slog.New(slog.NewJSONHandler(p.err, nil)) }
 
 // print writes a result: for a program when asJSON is set, else for a person.
-func (p program) print(asJSON bool, result any, forPeople func(w io.Writer)) error {
+func (p program) print(asJSON bool, result any, forPeople func(b *strings.Builder)) error {
 	if !asJSON {
-		forPeople(p.out)
-		return nil
+		var b strings.Builder
+		forPeople(&b)
+		return p.say("%s", b.String())
 	}
 	e := json.NewEncoder(p.out)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	return e.Encode(result)
+}
+
+// say writes a text for a person.
+func (p program) say(format string, args ...any) error {
+	_, err := fmt.Fprintf(p.out, format, args...)
+	return err
 }
 
 // group is a command that only holds others.
