@@ -32,9 +32,9 @@ func (p program) adminApply() *cobra.Command {
 		if err := who.call(ctx, "POST", api.PathRegistry, "application/yaml", text, &out); err != nil {
 			return err
 		}
-		return p.print(asJSON, out, func(w io.Writer) {
-			table(w, "Nothing was applied.", out.Documents, "KIND\tNAME\tREVISION\tRESULT", func(w io.Writer, d api.AppliedDocument) {
-				fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", d.Kind, d.Name, d.Revision, d.Result)
+		return p.print(asJSON, out, func(b *strings.Builder) {
+			table(b, "Nothing was applied.", out.Documents, "KIND\tNAME\tREVISION\tRESULT", func(d api.AppliedDocument) string {
+				return fmt.Sprintf("%s\t%s\t%d\t%s", d.Kind, d.Name, d.Revision, d.Result)
 			})
 		})
 	})
@@ -50,7 +50,7 @@ func (p program) readFile(path string) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer f.Close()
+		defer f.Close() //nolint:errcheck // it was only read
 		in = f
 	}
 	text, err := io.ReadAll(io.LimitReader(in, maxRegistry+1))
@@ -66,8 +66,8 @@ func (p program) adminRetire() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return answer(ctx, p, who, asJSON, "POST", api.PathRetire, in, func(w io.Writer, r api.Retirement) {
-			fmt.Fprintf(w, "Retired %s %s, revision %d; tasks that lost authority by it: %d.\n", in.Kind, in.Name, in.Revision, r.Tasks)
+		return answer(ctx, p, who, asJSON, "POST", api.PathRetire, in, func(b *strings.Builder, r api.Retirement) {
+			fmt.Fprintf(b, "Retired %s %s, revision %d; tasks that lost authority by it: %d.\n", in.Kind, in.Name, in.Revision, r.Tasks)
 		})
 	})
 }
@@ -97,8 +97,8 @@ func (p program) adminCutOff() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return answer(ctx, p, who, asJSON, "POST", api.PathTasks+"/"+ref+"/cut-off", nil, func(w io.Writer, e api.Epoch) {
-			fmt.Fprintf(w, "Cut off. Everything that this task had been given is dead since activation epoch %d, which is committed.\n", e.ActivationEpoch)
+		return answer(ctx, p, who, asJSON, "POST", api.PathTasks+"/"+ref+"/cut-off", nil, func(b *strings.Builder, e api.Epoch) {
+			fmt.Fprintf(b, "Cut off. Everything that this task had been given is dead since activation epoch %d, which is committed.\n", e.ActivationEpoch)
 		})
 	})
 }

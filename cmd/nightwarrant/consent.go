@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -36,47 +35,47 @@ func checkedConsent(o api.Offer) (document.Consent, error) {
 
 // showOffer says plainly what may happen, from the top: one sentence, when, who,
 // what, limits, until when, how to stop it, and how to answer.
-func showOffer(w io.Writer, o api.Offer, c document.Consent, d api.Decision, now time.Time) {
+func showOffer(b *strings.Builder, o api.Offer, c document.Consent, d api.Decision, now time.Time) {
 	zone := time.UTC
 	if s, err := timetable.Parse(c.Schedule); err == nil {
 		zone = s.Zone()
 	}
 	until := at(c.Expires.Time(), zone)
-	fmt.Fprintf(w, "%s runs “%s” %s, as you, until %s.\n", c.Client, c.Title, rhythm(c.Schedule), until)
+	fmt.Fprintf(b, "%s runs “%s” %s, as you, until %s.\n", c.Client, c.Title, rhythm(c.Schedule), until)
 
-	fmt.Fprintf(w, "\nWhen, in %s\n", zone)
-	showFires(w, o.NextFires, zone, now)
+	fmt.Fprintf(b, "\nWhen, in %s\n", zone)
+	showFires(b, o.NextFires, zone, now)
 
-	fmt.Fprintf(w, "\nWho acts\n  %s, in its workload role %s, revision %d\n", c.Client, c.WorkloadRole, c.RoleRevision)
+	fmt.Fprintf(b, "\nWho acts\n  %s, in its workload role %s, revision %d\n", c.Client, c.WorkloadRole, c.RoleRevision)
 
-	fmt.Fprintln(w, "\nWhat it may do")
+	b.WriteString("\nWhat it may do\n")
 	for _, g := range c.Grants {
-		fmt.Fprintf(w, "  can     %s on %s at %s (risk %s%s)\n", g.Action, g.Resource, g.Guard, g.Risk, most(g))
+		fmt.Fprintf(b, "  can     %s on %s at %s (risk %s%s)\n", g.Action, g.Resource, g.Guard, g.Risk, most(g))
 	}
-	fmt.Fprintln(w, "  cannot  anything else")
+	b.WriteString("  cannot  anything else\n")
 
-	fmt.Fprintf(w, "\nLimits of each run\n  %s; %s; only what its approval dial %q allows without asking\n",
+	fmt.Fprintf(b, "\nLimits of each run\n  %s; %s; only what its approval dial %q allows without asking\n",
 		counted(c.Limits.Effects, "change", "changes"), span(time.Duration(c.Limits.RuntimeS)*time.Second), c.Dial)
 
-	fmt.Fprintln(w, "\nWhen it needs more\n  The run stops. Nobody is asked, and it does not count as a success.")
+	b.WriteString("\nWhen it needs more\n  The run stops. Nobody is asked, and it does not count as a success.\n")
 
-	fmt.Fprintf(w, "\nFrom and until\n  from   %s (%s)\n  until  %s (%s)\n", at(c.NotBefore.Time(), zone), relative(c.NotBefore.Time().Sub(now)), until, relative(c.Expires.Time().Sub(now)))
+	fmt.Fprintf(b, "\nFrom and until\n  from   %s (%s)\n  until  %s (%s)\n", at(c.NotBefore.Time(), zone), relative(c.NotBefore.Time().Sub(now)), until, relative(c.Expires.Time().Sub(now)))
 
-	fmt.Fprintf(w, "\nUnder policy %s, revision %d\n", c.Policy, c.PolicyRevision)
-	fmt.Fprintf(w, "\nHow to stop it\n  nightwarrant task revoke %s\n  It takes effect before the command returns.\n", c.Task)
-	showAnswers(w, o, d, c.Expires.Time().In(zone).Format("2 January 2006"))
+	fmt.Fprintf(b, "\nUnder policy %s, revision %d\n", c.Policy, c.PolicyRevision)
+	fmt.Fprintf(b, "\nHow to stop it\n  nightwarrant task revoke %s\n  It takes effect before the command returns.\n", c.Task)
+	showAnswers(b, o, d, c.Expires.Time().In(zone).Format("2 January 2006"))
 }
 
-func showFires(w io.Writer, fires []time.Time, zone *time.Location, now time.Time) {
+func showFires(b *strings.Builder, fires []time.Time, zone *time.Location, now time.Time) {
 	if len(fires) == 0 {
-		fmt.Fprintln(w, "  never again")
+		b.WriteString("  never again\n")
 	}
 	for i, f := range fires {
 		note := ""
 		if i > 0 && offset(f, zone) != offset(fires[i-1], zone) {
 			note = "  (the clock changes before this one)"
 		}
-		fmt.Fprintf(w, "  %s (%s)%s\n", at(f, zone), relative(f.Sub(now)), note)
+		fmt.Fprintf(b, "  %s (%s)%s\n", at(f, zone), relative(f.Sub(now)), note)
 	}
 }
 
@@ -86,15 +85,15 @@ func offset(t time.Time, zone *time.Location) int {
 }
 
 // showAnswers gives both answers the same room; while the gate is closed a yes is not taken.
-func showAnswers(w io.Writer, o api.Offer, d api.Decision, until string) {
+func showAnswers(b *strings.Builder, o api.Offer, d api.Decision, until string) {
 	switch {
 	case o.State != "open":
-		fmt.Fprintf(w, "\nThis offer is %s; there is nothing to answer.\n", oneLine(o.State, 20))
+		fmt.Fprintf(b, "\nThis offer is %s; there is nothing to answer.\n", oneLine(o.State, 20))
 		return
 	case !d.Open:
-		fmt.Fprintf(w, "\nAdmission is closed now (%s): a yes is not taken until it is open again.\n", oneLine(strings.Join(d.Reasons, "; "), 120))
+		fmt.Fprintf(b, "\nAdmission is closed now (%s): a yes is not taken until it is open again.\n", oneLine(strings.Join(d.Reasons, "; "), 120))
 	}
-	fmt.Fprintf(w, "\nYour answer, to exactly this\n  Allow until %s\n    nightwarrant offer accept %s --digest %s\n  Do not allow\n    nightwarrant offer decline %s --digest %s\n",
+	fmt.Fprintf(b, "\nYour answer, to exactly this\n  Allow until %s\n    nightwarrant offer accept %s --digest %s\n  Do not allow\n    nightwarrant offer decline %s --digest %s\n",
 		until, o.Offer, o.Digest, o.Offer, o.Digest)
 }
 
@@ -180,12 +179,12 @@ func (p program) readiness() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return p.print(asJSON, d, func(w io.Writer) {
+		return p.print(asJSON, d, func(b *strings.Builder) {
 			if d.Open {
-				fmt.Fprintf(w, "Admission is open; readiness epoch %d, valid for %d ms.\n", d.Epoch, d.ValidMS)
+				fmt.Fprintf(b, "Admission is open; readiness epoch %d, valid for %d ms.\n", d.Epoch, d.ValidMS)
 				return
 			}
-			fmt.Fprintf(w, "Admission is closed; readiness epoch %d: %s.\n", d.Epoch, oneLine(strings.Join(d.Reasons, "; "), 200))
+			fmt.Fprintf(b, "Admission is closed; readiness epoch %d: %s.\n", d.Epoch, oneLine(strings.Join(d.Reasons, "; "), 200))
 		})
 	}
 	return c

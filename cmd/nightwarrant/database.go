@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 
@@ -85,8 +84,7 @@ func (p program) migrate() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(p.out, "The database has schema version %d.\n", newest)
-		return err
+		return p.say("The database has schema version %d.\n", newest)
 	}
 	return c
 }
@@ -113,7 +111,7 @@ func (p program) gateCommand(use, short string, act func(context.Context, *pgxpo
 		return d.with(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
 			said, err := act(ctx, pool)
 			if err == nil {
-				_, err = fmt.Fprintln(p.out, said)
+				err = p.say("%s\n", said)
 			}
 			return err
 		})
@@ -144,7 +142,7 @@ func (p program) keysInit() *cobra.Command {
 		}
 		id, err := keys.Init(*dir, *identity)
 		if err == nil {
-			printIdentity(p.out, "Made the key bundle of a new cluster.", id)
+			err = p.sayIdentity("Made the key bundle of a new cluster.", id)
 		}
 		return err
 	}
@@ -163,7 +161,7 @@ func (p program) keysRegister() *cobra.Command {
 		return d.with(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
 			err := authority.RegisterIdentity(ctx, pool, bundle.Identity())
 			if err == nil {
-				printIdentity(p.out, "The database holds this identity.", bundle.Identity())
+				err = p.sayIdentity("The database holds this identity.", bundle.Identity())
 			}
 			return err
 		})
@@ -171,6 +169,6 @@ func (p program) keysRegister() *cobra.Command {
 	return c
 }
 
-func printIdentity(w io.Writer, first string, id keys.Identity) {
-	fmt.Fprintf(w, "%s\ncluster     %s\ngeneration  %d\nkid         %s\n", first, hex.EncodeToString(id.ClusterID[:]), id.Generation, id.KID)
+func (p program) sayIdentity(first string, id keys.Identity) error {
+	return p.say("%s\ncluster     %s\ngeneration  %d\nkid         %s\n", first, hex.EncodeToString(id.ClusterID[:]), id.Generation, id.KID)
 }

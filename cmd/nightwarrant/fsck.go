@@ -3,7 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -28,11 +28,11 @@ func (p program) fsck() *cobra.Command {
 			Invariants int              `json:"invariants"`
 			Violations []fsck.Violation `json:"violations"`
 		}{fsck.Count(), found}
-		err = p.print(asJSON, result, func(w io.Writer) {
+		err = p.print(asJSON, result, func(b *strings.Builder) {
 			for _, v := range found {
-				fmt.Fprintln(w, "does not hold:", v)
+				fmt.Fprintln(b, "does not hold:", v)
 			}
-			fmt.Fprintf(w, "%d of %d invariants hold.\n", result.Invariants-len(found), result.Invariants)
+			fmt.Fprintf(b, "%d of %d invariants hold.\n", result.Invariants-len(found), result.Invariants)
 		})
 		if err == nil && len(found) > 0 {
 			err = errors.New("the database is not sound: close the gate and look at the rows above")

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -87,7 +86,7 @@ func assertionFrom(path string) func(context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		defer f.Close()
+		defer f.Close() //nolint:errcheck // it was only read
 		text, err := io.ReadAll(io.LimitReader(f, maxAssertion+1))
 		if err != nil {
 			return "", err
@@ -109,7 +108,7 @@ func (p program) guardMigrate() *cobra.Command {
 		return d.with(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
 			err := ledger.Migrate(ctx, pool, *role)
 			if err == nil {
-				_, err = fmt.Fprintln(p.out, "The ledger is there, and the role may call it.")
+				err = p.say("The ledger is there, and the role may call it.\n")
 			}
 			return err
 		})

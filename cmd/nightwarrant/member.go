@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/url"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -31,26 +32,27 @@ func (p program) personal(use, short string, args cobra.PositionalArgs, act func
 }
 
 // answer makes one call and prints what came back.
-func answer[T any](ctx context.Context, p program, who *person, asJSON bool, method, path string, in any, show func(io.Writer, T)) error {
+func answer[T any](ctx context.Context, p program, who *person, asJSON bool, method, path string, in any, show func(*strings.Builder, T)) error {
 	var out T
 	if err := who.json(ctx, method, path, in, &out); err != nil {
 		return err
 	}
-	return p.print(asJSON, out, func(w io.Writer) { show(w, out) })
+	return p.print(asJSON, out, func(b *strings.Builder) { show(b, out) })
 }
 
-// table prints rows in columns; none is said in words.
-func table[T any](w io.Writer, none string, items []T, head string, row func(io.Writer, T)) {
+// table prints rows in columns, whose cells are divided by tabs; none is said in words.
+func table[T any](b *strings.Builder, none string, items []T, head string, row func(T) string) {
 	if len(items) == 0 {
-		fmt.Fprintln(w, none)
+		b.WriteString(none + "\n")
 		return
 	}
-	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(t, head)
+	lines := []string{head}
 	for _, i := range items {
-		row(t, i)
+		lines = append(lines, row(i))
 	}
-	_ = t.Flush() // what it writes to is the terminal
+	t := tabwriter.NewWriter(b, 0, 4, 2, ' ', 0)
+	_, _ = io.WriteString(t, strings.Join(lines, "\n")+"\n") // into memory
+	_ = t.Flush()
 }
 
 func (p program) offer() *cobra.Command {
@@ -59,9 +61,9 @@ func (p program) offer() *cobra.Command {
 
 func (p program) offerList() *cobra.Command {
 	return p.personal("list", "List your offers", cobra.NoArgs, func(ctx context.Context, who *person, asJSON bool, _ []string) error {
-		return answer(ctx, p, who, asJSON, "GET", api.PathOffers, nil, func(w io.Writer, page api.Page[api.Offer]) {
-			table(w, "Nobody asks you for anything.", page.Items, "OFFER\tSTATE\tOPEN UNTIL\tTITLE", func(w io.Writer, o api.Offer) {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", o.Offer, o.State, when(o.ExpiresAt), consentTitle(o.Document))
+		return answer(ctx, p, who, asJSON, "GET", api.PathOffers, nil, func(b *strings.Builder, page api.Page[api.Offer]) {
+			table(b, "Nobody asks you for anything.", page.Items, "OFFER\tSTATE\tOPEN UNTIL\tTITLE", func(o api.Offer) string {
+				return fmt.Sprintf("%s\t%s\t%s\t%s", o.Offer, o.State, when(o.ExpiresAt), consentTitle(o.Document))
 			})
 		})
 	})
@@ -93,7 +95,7 @@ func (p program) offerShow() *cobra.Command {
 		if err != nil {
 			d = api.Decision{Reasons: []string{"unknown, its readiness could not be asked"}}
 		}
-		return p.print(asJSON, o, func(w io.Writer) { showOffer(w, o, c, d, time.Now()) })
+		return p.print(asJSON, o, func(b *strings.Builder) { showOffer(b, o, c, d, time.Now()) })
 	})
 }
 
@@ -114,8 +116,8 @@ func (p program) answering(use, short string, act func(ctx context.Context, who 
 
 func (p program) offerAccept() *cobra.Command {
 	return p.answering("accept", "Say yes to exactly the offer with this digest", func(ctx context.Context, who *person, asJSON bool, ref string, in api.Answer) error {
-		return answer(ctx, p, who, asJSON, "POST", api.PathOffers+"/"+ref+"/consent", in, func(w io.Writer, c api.Consent) {
-			fmt.Fprintf(w, "You have allowed this until %s.\n\nReceipt\n  consent  %s\n  task     %s\n  given    %s\n  digest   %s\n  epoch    %d\n\nTo stop it: nightwarrant task revoke %s\n",
+		return answer(ctx, p, who, asJSON, "POST", api.PathOffers+"/"+ref+"/consent", in, func(b *strings.Builder, c api.Consent) {
+			fmt.Fprintf(b, "You have allowed this until %s.\n\nReceipt\n  consent  %s\n  task     %s\n  given    %s\n  digest   %s\n  epoch    %d\n\nTo stop it: nightwarrant task revoke %s\n",
 				when(c.ExpiresAt), c.Consent, c.Task, when(c.GivenAt), c.Digest, c.ActivationEpoch, c.Task)
 		})
 	})
@@ -123,8 +125,8 @@ func (p program) offerAccept() *cobra.Command {
 
 func (p program) offerDecline() *cobra.Command {
 	return p.answering("decline", "Say no to exactly the offer with this digest", func(ctx context.Context, who *person, asJSON bool, ref string, in api.Answer) error {
-		return answer(ctx, p, who, asJSON, "POST", api.PathOffers+"/"+ref+"/decline", in, func(w io.Writer, _ struct{}) {
-			fmt.Fprintln(w, "You have not allowed this. Nothing will run on it.")
+		return answer(ctx, p, who, asJSON, "POST", api.PathOffers+"/"+ref+"/decline", in, func(b *strings.Builder, _ struct{}) {
+			b.WriteString("You have not allowed this. Nothing will run on it.\n")
 		})
 	})
 }
@@ -138,15 +140,15 @@ func (p program) task() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return answer(ctx, p, who, asJSON, "POST", api.PathTasks+"/"+ref+"/revoke", nil, func(w io.Writer, e api.Epoch) {
-			fmt.Fprintf(w, "Revoked. Everything that this task had been given is dead since activation epoch %d, which is committed.\n", e.ActivationEpoch)
+		return answer(ctx, p, who, asJSON, "POST", api.PathTasks+"/"+ref+"/revoke", nil, func(b *strings.Builder, e api.Epoch) {
+			fmt.Fprintf(b, "Revoked. Everything that this task had been given is dead since activation epoch %d, which is committed.\n", e.ActivationEpoch)
 		})
 	})
 	return group("task", "See your tasks, and stop them", list, revoke)
 }
 
-func showTasks(w io.Writer, page api.Page[api.Task]) {
-	table(w, "You have no tasks.", page.Items, "TASK\tREVISION\tCONSENT\tNEXT\tTITLE", func(w io.Writer, t api.Task) {
+func showTasks(b *strings.Builder, page api.Page[api.Task]) {
+	table(b, "You have no tasks.", page.Items, "TASK\tREVISION\tCONSENT\tNEXT\tTITLE", func(t api.Task) string {
 		consent, next := "none", "never"
 		if t.Consented {
 			consent = "active"
@@ -154,7 +156,7 @@ func showTasks(w io.Writer, page api.Page[api.Task]) {
 		if t.NextAt != nil {
 			next = when(*t.NextAt)
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", t.Task, t.Revision, consent, next, taskTitle(t.Document))
+		return fmt.Sprintf("%s\t%d\t%s\t%s\t%s", t.Task, t.Revision, consent, next, taskTitle(t.Document))
 	})
 }
 
@@ -187,12 +189,12 @@ func (p program) runs() *cobra.Command {
 	return group("run", "See what ran", list)
 }
 
-func showRuns(w io.Writer, page api.Page[api.Run]) {
-	table(w, "Nothing has run.", page.Items, "RUN\tTASK\tFOR\tSTATE\tDONE\tNOT DONE\tUNKNOWN", func(w io.Writer, r api.Run) {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%d\n", r.Run, r.Task, when(r.NominalAt), oneLine(r.State, 40), r.Committed, r.NotApplied, r.Ambiguous)
+func showRuns(b *strings.Builder, page api.Page[api.Run]) {
+	table(b, "Nothing has run.", page.Items, "RUN\tTASK\tFOR\tSTATE\tDONE\tNOT DONE\tUNKNOWN", func(r api.Run) string {
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%d\t%d", r.Run, r.Task, when(r.NominalAt), oneLine(r.State, 40), r.Committed, r.NotApplied, r.Ambiguous)
 	})
 	if page.Next != "" {
-		fmt.Fprintf(w, "\nMore: nightwarrant run list --cursor %s\n", oneLine(page.Next, 64))
+		fmt.Fprintf(b, "\nMore: nightwarrant run list --cursor %s\n", oneLine(page.Next, 64))
 	}
 }
 
@@ -200,9 +202,9 @@ var findings = []string{"happened", "did_not", "unknown"}
 
 func (p program) finding() *cobra.Command {
 	list := p.personal("list", "List effects of which nobody can prove whether they happened", cobra.NoArgs, func(ctx context.Context, who *person, asJSON bool, _ []string) error {
-		return answer(ctx, p, who, asJSON, "GET", api.PathFindings, nil, func(w io.Writer, page api.Page[api.AmbiguousEffect]) {
-			table(w, "There is nothing to find out.", page.Items, "EFFECT\tADMITTED\tACTION\tRESOURCE\tGUARD\tFINDING", func(w io.Writer, e api.AmbiguousEffect) {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Effect, when(e.AdmittedAt), oneLine(e.Action, 64), oneLine(e.Resource, 80), oneLine(e.Guard, 64), findingOf(e))
+		return answer(ctx, p, who, asJSON, "GET", api.PathFindings, nil, func(b *strings.Builder, page api.Page[api.AmbiguousEffect]) {
+			table(b, "There is nothing to find out.", page.Items, "EFFECT\tADMITTED\tACTION\tRESOURCE\tGUARD\tFINDING", func(e api.AmbiguousEffect) string {
+				return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", e.Effect, when(e.AdmittedAt), oneLine(e.Action, 64), oneLine(e.Resource, 80), oneLine(e.Guard, 64), findingOf(e))
 			})
 		})
 	})
@@ -215,8 +217,8 @@ func (p program) finding() *cobra.Command {
 			if !slices.Contains(findings, args[1]) {
 				return fmt.Errorf("a finding is one of %v", findings)
 			}
-			return answer(ctx, p, who, asJSON, "POST", api.PathFindings, api.Finding{Effect: ref, Finding: args[1]}, func(w io.Writer, f api.Finding) {
-				fmt.Fprintf(w, "Recorded for %s: %s.\n", ref, args[1])
+			return answer(ctx, p, who, asJSON, "POST", api.PathFindings, api.Finding{Effect: ref, Finding: args[1]}, func(b *strings.Builder, _ api.Finding) {
+				fmt.Fprintf(b, "Recorded for %s: %s.\n", ref, args[1])
 			})
 		})
 	return group("finding", "See ambiguous effects, and record what you found", list, record)

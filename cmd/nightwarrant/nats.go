@@ -163,8 +163,7 @@ func (p program) applyQueues(ctx context.Context, n *config.NATS, roles []roleQu
 	if err := queue.Ensure(ctx, js, queue.Settings{Replicas: int(n.Replicas)}, refs); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(p.out, "The stream and %d consumers are as they must be.\n", len(refs))
-	return err
+	return p.say("The stream and %d consumers are as they must be.\n", len(refs))
 }
 
 // natsConn is a connection whose goroutines are waited for.

@@ -307,7 +307,7 @@ func TestAnswersThatCannotBeReliedOn(t *testing.T) {
 		calls    int
 	}{
 		"garbage":    {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "garbage") }, "it is unknown whether this took effect", 1},
-		"no problem": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(502) }, "it is unknown whether this took effect", 1},
+		"no problem": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }, "it is unknown whether this took effect", 1},
 		"cut off":    {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "it is unknown whether this took effect", 1},
 		"unknown":    {problem(503, "outcome_unknown", "", ""), "it is unknown whether this took effect", 1},
 		"a redirect": {func(w http.ResponseWriter, r *http.Request) {

@@ -193,7 +193,7 @@ func (p *place) sql(database string, statements ...string) {
 	p.t.Helper()
 	conn, err := pgx.Connect(p.t.Context(), p.postgres.AdminURL(database))
 	require.NoError(p.t, err)
-	defer conn.Close(context.Background()) //nolint:errcheck // everything was sent
+	defer conn.Close(context.Background())
 	for _, s := range statements {
 		_, err := conn.Exec(p.t.Context(), s)
 		require.NoError(p.t, err)

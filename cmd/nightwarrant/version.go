@@ -2,10 +2,10 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"io/fs"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -28,8 +28,8 @@ func (p program) version() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{Use: "version", Short: "Print what this binary is", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
 		b := thisBuild()
-		return p.print(asJSON, b, func(w io.Writer) {
-			fmt.Fprintf(w, "nightwarrant %s\nrevision %s\n%s %s\nguard protocol %d, schema version %d\n", b.Version, b.revision(), b.Go, b.Platform, b.GuardProtocol, b.Migrations)
+		return p.print(asJSON, b, func(text *strings.Builder) {
+			fmt.Fprintf(text, "nightwarrant %s\nrevision %s\n%s %s\nguard protocol %d, schema version %d\n", b.Version, b.revision(), b.Go, b.Platform, b.GuardProtocol, b.Migrations)
 		})
 	}}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")

@@ -155,7 +155,7 @@ func readBounded(path string, most int, allowed func(fs.FileMode) bool) ([]byte,
 	if err != nil {
 		return nil, fmt.Errorf("names %.100q, which cannot be opened: %w", path, plain(err))
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // it was only read
 	info, err := f.Stat()
 	switch {
 	case err != nil:
