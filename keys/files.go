@@ -36,7 +36,7 @@ func readGuarded(path string, forbidden fs.FileMode) ([]byte, error) {
 	if err != nil {
 		return nil, material(fmt.Sprintf("the key material %q cannot be read", name), err)
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // it is only read
 	info, err := f.Stat()
 	if err != nil || !info.Mode().IsRegular() {
 		return nil, material(fmt.Sprintf("the key material %q is not a regular file", name), err)
@@ -153,7 +153,7 @@ func publishDir(dir string, files map[string][]byte) error {
 	if err != nil {
 		return material("the bundle directory's parent cannot be written", err)
 	}
-	defer os.RemoveAll(temp)
+	defer os.RemoveAll(temp) //nolint:errcheck // it is gone when it was renamed
 	for name, content := range files {
 		if err := writeNew(filepath.Join(temp, name), content, 0o600); err != nil {
 			return material("the bundle cannot be written", err)

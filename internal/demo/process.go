@@ -28,7 +28,7 @@ func (s *Stack) start(name string, args ...string) (*child, error) {
 		return nil, err
 	}
 	defer log.Close()                                                                            //nolint:errcheck // the child has its own handle
-	c := &child{name: name, command: exec.Command(s.binary, args...), done: make(chan struct{})} //nolint:gosec // our own binary
+	c := &child{name: name, command: exec.Command(s.binary, args...), done: make(chan struct{})} //nolint:noctx // it ends by kill and stop
 	c.command.Stdout, c.command.Stderr = log, log
 	c.command.SysProcAttr = dieWithParent()
 	if err := c.command.Start(); err != nil {
@@ -62,7 +62,7 @@ func (c *child) stop() {
 func (s *Stack) run(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	c := exec.CommandContext(ctx, s.binary, args...) //nolint:gosec // our own binary
+	c := exec.CommandContext(ctx, s.binary, args...)
 	c.SysProcAttr = dieWithParent()
 	out, err := c.Output()
 	var failed *exec.ExitError

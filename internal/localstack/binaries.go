@@ -48,7 +48,7 @@ func packagedMajor(bin string) int {
 
 func firstUsable(dirs []string) (dir, version string, err error) {
 	for _, dir := range dirs {
-		line, err := exec.Command(filepath.Join(dir, "postgres"), "--version").Output()
+		line, err := exec.Command(filepath.Join(dir, "postgres"), "--version").Output() //nolint:noctx // it prints a line and ends
 		if err != nil || majorVersion(string(line)) < MinPostgres {
 			continue
 		}

@@ -164,7 +164,7 @@ func (p *Postgres) start(ctx context.Context, logFlag int) (err error) {
 	if err != nil {
 		return err
 	}
-	defer log.Close()
+	defer log.Close() //nolint:errcheck // the server has its own handle
 	if err := p.ensureCluster(ctx, log); err != nil {
 		return err
 	}
@@ -308,7 +308,7 @@ func (p *Postgres) settings() map[string]string {
 // command prepares a server program. It inherits no environment, so that no
 // PGDATA or PGPORT of the caller reaches it.
 func (p *Postgres) command(log *os.File, name string, args ...string) *exec.Cmd {
-	cmd := exec.Command(filepath.Join(p.binaries, name), args...)
+	cmd := exec.Command(filepath.Join(p.binaries, name), args...) //nolint:noctx // the process is ended by its owner
 	cmd.Dir = p.options.Dir
 	cmd.Env = append([]string{"PATH=" + p.binaries + ":/usr/bin:/bin", "LC_ALL=C"}, p.options.Env...)
 	cmd.Stdout, cmd.Stderr = log, log

@@ -52,8 +52,8 @@ func run(ctx context.Context, cmd *exec.Cmd) error {
 // stop sends sig and waits; when ctx ends first it kills and says so.
 func (p *process) stop(ctx context.Context, sig os.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil {
-		<-p.done // only a child that has ended refuses a signal
-		return nil
+		<-p.done   // only a child that has ended refuses a signal
+		return nil //nolint:nilerr // see above: it has stopped
 	}
 	select {
 	case <-p.done:

@@ -1,6 +1,7 @@
 package localstack
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -55,7 +56,7 @@ func awaitEnd(pidfd int) {
 
 func uninterrupted(call func() error) error {
 	for {
-		if err := call(); err != unix.EINTR {
+		if err := call(); !errors.Is(err, unix.EINTR) {
 			return err
 		}
 	}
