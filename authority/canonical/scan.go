@@ -54,10 +54,10 @@ func (v Value) Int() (n int64, ok bool) {
 }
 
 // IsText tells a string.
-func (v Value) IsText() bool { return v.Raw[0] == '"' }
+func (v Value) IsText() bool { return len(v.Raw) > 0 && v.Raw[0] == '"' }
 
 // IsObject tells an object.
-func (v Value) IsObject() bool { return v.Raw[0] == '{' }
+func (v Value) IsObject() bool { return len(v.Raw) > 0 && v.Raw[0] == '{' }
 
 // Members checks one JSON object (I-JSON: UTF-8, paired surrogates, no name twice at any depth, nothing after it) and
 // hands each of its members to visit in order, the name unescaped. Unlike Check it lets null and any number that a double
