@@ -11,7 +11,7 @@ import (
 
 // Claim gives a run to the key that proves itself, for a workload that one of
 // the run's role's profiles accepts (P7, P8).
-func (a *Authority) Claim(ctx context.Context, c Call, reference, client, assertion string) (api.TokenResponse, error) {
+func (a *Authority) Claim(ctx context.Context, c Call, reference, client string, assertion ClientAssertion) (api.TokenResponse, error) {
 	p, err := a.prove(c, "", capability.Thumbprint{})
 	if err != nil {
 		return api.TokenResponse{}, err

@@ -11,12 +11,22 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority/document"
 )
 
+// ClientAssertion is a workload's projected token as client authentication
+// (RFC 7523 §2.2): its type as sent, and the token.
+type ClientAssertion struct {
+	Type  string
+	Token capability.Token
+}
+
 // identify verifies a workload assertion and finds the registered profiles
 // that it matches, exactly. It proves identity only (A2).
-func (a *Authority) identify(ctx context.Context, assertion string, by capability.Thumbprint) (identified, attestation.Assertion, error) {
-	verified, err := a.Assertions.Verify(ctx, assertion)
+func (a *Authority) identify(ctx context.Context, assertion ClientAssertion, by capability.Thumbprint) (identified, attestation.Assertion, error) {
+	verified, err := a.Assertions.Verify(ctx, assertion.Token.Reveal())
 	if err != nil {
 		return identified{}, verified, refusalOf(err)
+	}
+	if assertion.Type == api.AssertionJWTSPIFFE && !verified.SPIFFE() {
+		return identified{}, verified, api.Refuse(api.InvalidClient)
 	}
 	if err := verified.BoundTo(by); err != nil {
 		return identified{}, verified, refusalOf(err)
@@ -46,7 +56,7 @@ func refusalOf(err error) error {
 
 // Component gives a guard, reporter or product its capability. A new key of an
 // instance is a new boot.
-func (a *Authority) Component(ctx context.Context, c Call, name, assertion string) (api.TokenResponse, error) {
+func (a *Authority) Component(ctx context.Context, c Call, name string, assertion ClientAssertion) (api.TokenResponse, error) {
 	p, err := a.prove(c, "", capability.Thumbprint{})
 	if err != nil {
 		return api.TokenResponse{}, err

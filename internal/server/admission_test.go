@@ -56,6 +56,13 @@ func TestClaimRefused(t *testing.T) {
 	refusedWith(t, h, api.InvalidClient, claim(run, genuine[:len(genuine)-4]+"AAAA"))
 	refusedWith(t, h, api.InvalidClient, claim(run, "x.y.z"))
 	refusedWith(t, h, api.InvalidClient, claim(run, ""))
+	for _, kind := range []string{"", "password", api.AssertionJWTSPIFFE} { // the last is for SPIFFE ids only
+		refusedWith(t, h, api.InvalidClient, func() authoritytest.Answer {
+			form := authoritytest.ClaimForm(run, genuine)
+			form.Set("client_assertion_type", kind)
+			return h.Send(h.Form(h.Key(), form))
+		})
+	}
 	refusedWith(t, h, api.UnknownRun, func() authoritytest.Answer {
 		form := authoritytest.ClaimForm(run, genuine)
 		form.Set("client_id", "another")

@@ -65,12 +65,12 @@ func (s *Server) grant(r *http.Request, c authority.Call, form map[string]string
 }
 
 // clientAssertion is the projected token as client authentication (RFC 7523 §2.2).
-func clientAssertion(form map[string]string) (string, error) {
-	kind, assertion := form["client_assertion_type"], form["client_assertion"]
-	if assertion == "" || kind != api.AssertionJWTBearer && kind != api.AssertionJWTSPIFFE {
-		return "", api.Refuse(api.InvalidClient)
+func clientAssertion(form map[string]string) (authority.ClientAssertion, error) {
+	a := authority.ClientAssertion{Type: form["client_assertion_type"], Token: capability.Token(form["client_assertion"])}
+	if a.Token == "" || a.Type != api.AssertionJWTBearer && a.Type != api.AssertionJWTSPIFFE {
+		return authority.ClientAssertion{}, api.Refuse(api.InvalidClient)
 	}
-	return assertion, nil
+	return a, nil
 }
 
 // readForm reads a form in which no parameter stands twice (RFC 6749 §3.2).
