@@ -173,7 +173,11 @@ func (p program) runs() *cobra.Command {
 	list := p.personal("list", "List your runs, newest first", cobra.NoArgs, func(ctx context.Context, who *person, asJSON bool, _ []string) error {
 		query := url.Values{}
 		if task != "" {
-			query.Set("task", task)
+			ref, err := reference("a task", task)
+			if err != nil {
+				return err
+			}
+			query.Set("task", ref)
 		}
 		if cursor != "" {
 			query.Set("cursor", cursor)

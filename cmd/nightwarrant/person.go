@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -234,10 +235,34 @@ func makeKey(path string) error {
 	return nil
 }
 
+const (
+	referenceLength   = 22
+	referenceAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	mark              = "reference:"
+)
+
+// marked marks the references that begin with a hyphen, one in 64, so that none
+// is taken for a flag; reference takes the mark off. What is written like a flag,
+// in small letters only, stays one.
+func marked(args []string) []string {
+	out := slices.Clone(args)
+	for i, a := range out {
+		if strings.HasPrefix(a, "-") && isReference(a) && strings.Trim(a, "abcdefghijklmnopqrstuvwxyz-") != "" {
+			out[i] = mark + a
+		}
+	}
+	return out
+}
+
+func isReference(text string) bool {
+	return len(text) == referenceLength && strings.Trim(text, referenceAlphabet) == ""
+}
+
 // reference checks an opaque reference before it becomes part of a path.
 func reference(what, text string) (string, error) {
-	if len(text) != 22 || strings.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
-		return "", fmt.Errorf("a reference of %s is 22 characters, as the list shows it", what)
+	text = strings.TrimPrefix(text, mark)
+	if !isReference(text) {
+		return "", fmt.Errorf("a reference of %s is %d characters, as the list shows it", what, referenceLength)
 	}
 	return text, nil
 }

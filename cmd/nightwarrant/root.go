@@ -58,7 +58,7 @@ func (p program) root() *cobra.Command {
 // line on stderr.
 func (p program) run(ctx context.Context, args []string) int {
 	root := p.root() //nolint:contextcheck // commands get the context when they are executed
-	root.SetArgs(referencesLast(args))
+	root.SetArgs(marked(args))
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
@@ -67,27 +67,7 @@ func (p program) run(ctx context.Context, args []string) int {
 	return codeOf(err)
 }
 
-// referencesLast puts references that begin with a hyphen behind a "--", so that
-// none is taken for a flag: one in 64 does. The value of a flag stays where it is.
-func referencesLast(args []string) []string {
-	var first, last []string
-	for i, a := range args {
-		if strings.HasPrefix(a, "-") && len(a) == referenceLength && !strings.HasPrefix(a, "--") && (i == 0 || !strings.HasPrefix(args[i-1], "--")) {
-			last = append(last, a)
-		} else {
-			first = append(first, a)
-		}
-	}
-	if last == nil {
-		return args
-	}
-	return append(append(first, "--"), last...)
-}
-
-const (
-	maxLine         = 600
-	referenceLength = 22
-)
+const maxLine = 600
 
 // codeOf tells a misconfiguration, which only a person can mend, from the rest.
 func codeOf(err error) int {
