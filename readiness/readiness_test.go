@@ -38,7 +38,7 @@ func newCluster(t *testing.T) *cluster {
 	c.gate = readiness.NewGate(c.authority, slog.New(slog.DiscardHandler))
 	// The shortest closed time that there is.
 	c.exec(`INSERT INTO nw.readiness_requirements VALUES (2, 1000, 3, 2000, 3000)`)
-	c.exec(`UPDATE nw.readiness_decision SET requirement = 2, closed_ms = 1000`)
+	c.exec(`UPDATE nw.readiness_decision SET requirement = 2, closed_ms = 1000, since = clock_timestamp()`)
 	for kind, pool := range map[string]*pgxpool.Pool{"authority": c.authority, "scheduler": c.scheduler} {
 		c.boot(kind, pool)
 	}

@@ -21,14 +21,17 @@ func (p program) demo() *cobra.Command {
 	c := &cobra.Command{Use: "demo", Short: "Run the main job for real on this machine, and attack it", Args: cobra.NoArgs}
 	c.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON at the end")
 	c.Flags().StringVar(&keep, "keep", "", "keep everything in this new `DIRECTORY`")
-	c.RunE = func(cmd *cobra.Command, _ []string) error {
+	c.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		dir := keep
 		if dir == "" {
-			var err error
 			if dir, err = os.MkdirTemp("/var/tmp", "nightwarrant-demo-"); err != nil {
 				return err
 			}
-			defer os.RemoveAll(dir) //nolint:errcheck // scratch
+			defer func() {
+				if err == nil { // else the logs tell why
+					err = os.RemoveAll(dir)
+				}
+			}()
 		}
 		return p.tell(cmd.Context(), dir, asJSON)
 	}

@@ -15,8 +15,8 @@ import (
 // probes look at every family that a replica of the authority answers for.
 func (r *replica) probes() []readiness.Probe {
 	return []readiness.Probe{
-		readiness.StoreProbe(r.pool),
-		readiness.ClockProbe(r.pool, r.config.ClockBound.Std(), time.Now),
+		readiness.StoreProbe(r.watching),
+		readiness.ClockProbe(r.watching, r.config.ClockBound.Std(), time.Now),
 		{Family: "signing", Look: r.lookAtSigning},
 		{Family: "nonces", Look: r.lookAtNonces},
 		{Family: "attestation", Look: r.lookAtAttestation},

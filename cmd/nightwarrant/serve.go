@@ -42,6 +42,7 @@ type replica struct {
 	config     *config.Authority
 	log        *slog.Logger
 	pool       *pgxpool.Pool
+	watching   *pgxpool.Pool // of readiness alone: evaluating must not queue behind what it judges
 	keys       *keys.Bundle
 	workloads  *jwks.Cache
 	people     *jwks.Cache
@@ -63,6 +64,10 @@ func serve(ctx context.Context, c *config.Authority, log *slog.Logger) (err erro
 		return err
 	}
 	defer r.pool.Close()
+	if r.watching, err = pg.Open(ctx, pg.Config{URL: c.DatabaseURL.Reveal(), MaxConns: 4, Name: "nightwarrant-readiness"}); err != nil {
+		return err
+	}
+	defer r.watching.Close()
 	return r.run(ctx)
 }
 
@@ -153,7 +158,7 @@ func rootsOf(file string) (*x509.CertPool, error) {
 
 // run serves and reports until ctx ends or one part fails; every goroutine has ended then.
 func (r *replica) run(ctx context.Context) error {
-	gate := readiness.NewGate(r.pool, r.log)
+	gate := readiness.NewGate(r.watching, r.log)
 	a, err := authority.New(ctx, authority.Config{Pool: r.pool, Keys: r.keys, Assertions: r.assertions, Envelopes: r.envelopes, Gate: gate,
 		Issuer: r.config.Issuer, Lease: r.config.Lease.Std(), Log: r.log})
 	if err != nil {
@@ -164,7 +169,7 @@ func (r *replica) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	reporter, err := readiness.Register(ctx, r.pool, r.log, "authority", instanceOf("authority", r.config.Instance))
+	reporter, err := readiness.Register(ctx, r.watching, r.log, "authority", instanceOf("authority", r.config.Instance))
 	if err != nil {
 		return errors.Join(err, closeAll(public, admin))
 	}

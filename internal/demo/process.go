@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -30,7 +31,7 @@ func (s *Stack) start(name string, args ...string) (*child, error) {
 	defer log.Close()                                                                            //nolint:errcheck // the child has its own handle
 	c := &child{name: name, command: exec.Command(s.binary, args...), done: make(chan struct{})} //nolint:noctx // it ends by kill and stop
 	c.command.Stdout, c.command.Stderr = log, log
-	c.command.SysProcAttr = dieWithParent()
+	c.command.SysProcAttr, c.command.Env = dieWithParent(), environment()
 	if err := c.command.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
@@ -40,6 +41,12 @@ func (s *Stack) start(name string, args ...string) (*child, error) {
 	}()
 	s.children[name] = c
 	return c, nil
+}
+
+// environment is ours without what names servers and people: each process has
+// its own configuration, which a variable would override.
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "NIGHTWARRANT_") })
 }
 
 // kill ends a process without notice, as a crash does, and waits for it.
@@ -63,7 +70,7 @@ func (s *Stack) run(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	c := exec.CommandContext(ctx, s.binary, args...)
-	c.SysProcAttr = dieWithParent()
+	c.SysProcAttr, c.Env = dieWithParent(), environment()
 	out, err := c.Output()
 	var failed *exec.ExitError
 	if errors.As(err, &failed) {

@@ -5,6 +5,7 @@
 package demo
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -53,7 +54,7 @@ type Stack struct {
 	ports       ports
 	passwords   map[string]string
 	postgres    *localstack.Postgres
-	admin       string // URL of the administrator for a database, with %s
+	existing    *url.URL // of the administrator, on a server that was there before; nil with a private one
 	nats        *localstack.NATS
 	proxy       *http.Server
 	next        atomic.Int64
@@ -143,21 +144,13 @@ func (s *Stack) Start(ctx context.Context) error {
 
 func (s *Stack) startPostgres(ctx context.Context) (err error) {
 	if existing := s.env(EnvDatabase); existing != "" {
-		u, err := url.Parse(existing)
-		if err != nil || u.Scheme == "" {
+		if s.existing, err = url.Parse(existing); err != nil || s.existing.Scheme == "" {
 			return fmt.Errorf("%s must be a postgres:// URL", EnvDatabase)
-		}
-		u.Path = "/%s"
-		s.admin = u.Scheme + "://" + u.User.String() + "@" + u.Host + "/%s"
-		if u.RawQuery != "" {
-			s.admin += "?" + u.RawQuery
 		}
 		return nil
 	}
-	if s.postgres, err = localstack.StartPostgres(ctx, localstack.PostgresOptions{Dir: s.path("postgres")}); err != nil {
-		return err
-	}
-	return nil
+	s.postgres, err = localstack.StartPostgres(ctx, localstack.PostgresOptions{Dir: s.path("postgres")})
+	return err
 }
 
 // Databases are the administrator's URLs of the authority's and the resource's database.
@@ -186,7 +179,7 @@ func (s *Stack) adminURL(database string) string {
 	if s.postgres != nil {
 		return s.postgres.AdminURL(database)
 	}
-	return fmt.Sprintf(s.admin, database)
+	return s.at(database, s.existing.User)
 }
 
 func (s *Stack) roleURL(role, database string) string {
@@ -194,12 +187,34 @@ func (s *Stack) roleURL(role, database string) string {
 	if s.postgres != nil {
 		return s.postgres.URL(user, s.passwords[role], database)
 	}
-	u, err := url.Parse(fmt.Sprintf(s.admin, database))
-	if err != nil {
-		return "" // startPostgres has parsed it
-	}
-	u.User = url.UserPassword(user, s.passwords[role])
+	return s.at(database, url.UserPassword(user, s.passwords[role]))
+}
+
+func (s *Stack) at(database string, who *url.Userinfo) string {
+	u := *s.existing
+	u.Path, u.User = "/"+database, who
 	return u.String()
+}
+
+// leave takes this stack's databases and roles off a server that was there before.
+func (s *Stack) leave() error {
+	if s.existing == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return s.execute(ctx, "postgres", func(ctx context.Context, c *pgx.Conn) error {
+		var all error
+		for _, name := range []string{s.database(), s.resource()} {
+			_, err := c.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)")
+			all = errors.Join(all, err)
+		}
+		for _, role := range []string{"authority", "scheduler", "operator", "guard"} {
+			_, err := c.Exec(ctx, "DROP ROLE IF EXISTS "+pgx.Identifier{s.ports.Name + "_" + role}.Sanitize())
+			all = errors.Join(all, err)
+		}
+		return all
+	})
 }
 
 func (s *Stack) database() string { return s.ports.Name }
@@ -386,6 +401,9 @@ func (s *Stack) startProxy(ctx context.Context) error {
 	return nil
 }
 
+// maxForwarded is more than the authority reads.
+const maxForwarded = 2 << 20
+
 // failover picks a replica. It goes to the other one only when a connection was refused, so that nothing is sent twice.
 type failover struct {
 	s  *Stack
@@ -393,14 +411,18 @@ type failover struct {
 }
 
 func (f failover) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxForwarded)) // a transport closes it, whether or not it was sent
+	if err != nil {
+		return nil, err
+	}
 	n := f.s.next.Add(1)
-	var err error
 	for i := range int64(len(f.s.replicas)) {
 		target, parseErr := url.Parse(f.s.replicas[(n+i)%int64(len(f.s.replicas))])
 		if parseErr != nil {
 			return nil, parseErr
 		}
 		attempt := r.Clone(r.Context())
+		attempt.Body = io.NopCloser(bytes.NewReader(body))
 		attempt.URL.Scheme, attempt.URL.Host = target.Scheme, target.Host
 		var answer *http.Response
 		if answer, err = f.by.RoundTrip(attempt); err == nil {

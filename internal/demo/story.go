@@ -46,7 +46,7 @@ type Attack struct {
 const wantedRuns = 5
 
 // Story runs the main job on a fresh stack, tells it, and attacks it.
-func Story(ctx context.Context, o Options, out io.Writer) (Summary, error) {
+func Story(ctx context.Context, o Options, out io.Writer) (summary Summary, err error) {
 	began := time.Now()
 	say := func(format string, args ...any) {
 		fmt.Fprintf(out, "%6.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
@@ -55,7 +55,10 @@ func Story(ctx context.Context, o Options, out io.Writer) (Summary, error) {
 	if err != nil {
 		return Summary{}, err
 	}
-	defer s.Stop()
+	defer func() {
+		s.Stop()
+		err = errors.Join(err, s.leave())
+	}()
 	t := teller{s, say}
 	for _, chapter := range []func(context.Context) error{t.setUp, t.consent, t.interrupted, t.restarted, t.revoked} {
 		if err := chapter(ctx); err != nil {

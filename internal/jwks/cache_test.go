@@ -166,20 +166,19 @@ func TestRememberedTokenExpires(t *testing.T) {
 
 func TestMemoIsBounded(t *testing.T) {
 	t.Parallel()
-	m, now := newMemo(), time.Now()
-	put := func(n int, expires time.Time) {
-		m.put([32]byte{byte(n), byte(n >> 8), byte(n >> 16)}, entry{parsed: parsed{Token: Token{Expires: expires}}}, now)
-	}
-	put(0, now.Add(time.Hour))
-	for n := range maxRemembered - 1 {
-		put(n+1, now)
-	}
-	put(maxRemembered, now.Add(time.Hour))
-	require.Len(t, m.m, 2, "the expired ones went first")
+	m := newMemo()
+	name := func(n int) [32]byte { return [32]byte{byte(n), byte(n >> 8), byte(n >> 16)} }
 	for n := range 3 * maxRemembered {
-		put(n, now.Add(time.Hour))
+		m.put(name(n), entry{parsed: parsed{Token: Token{Expires: time.Unix(int64(n), 0)}}})
+		require.LessOrEqual(t, len(m.younger)+len(m.older), maxRemembered)
 	}
-	require.Len(t, m.m, maxRemembered)
+	last, ok := m.get(name(3*maxRemembered - 1))
+	require.True(t, ok)
+	require.Equal(t, int64(3*maxRemembered-1), last.parsed.Expires.Unix())
+	_, ok = m.get(name(3*maxRemembered - maxRemembered/2))
+	require.True(t, ok, "the younger half is remembered")
+	_, ok = m.get(name(0))
+	require.False(t, ok)
 }
 
 func TestRotationIsLearntWithOneRefresh(t *testing.T) {

@@ -1,18 +1,17 @@
 package jwks
 
-import (
-	"sync"
-	"time"
-)
+import "sync"
 
 const maxRemembered = 1024
 
 // memo remembers verified tokens, so that one presented again costs a hash and
 // not a signature. It decides nothing: times, audience and key are held against
-// the token at each use.
+// the token at each use. It holds two generations, so that making room costs
+// nothing: the older one goes when the younger is full, and a dropped token is
+// only verified again.
 type memo struct {
-	mu sync.Mutex
-	m  map[[32]byte]entry // by SHA-256 of the compact form
+	mu             sync.Mutex
+	younger, older map[[32]byte]entry // by SHA-256 of the compact form
 }
 
 type entry struct {
@@ -20,36 +19,23 @@ type entry struct {
 	key    key
 }
 
-func newMemo() memo { return memo{m: map[[32]byte]entry{}} }
+func newMemo() memo { return memo{younger: map[[32]byte]entry{}} }
 
 func (m *memo) get(name [32]byte) (entry, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	e, ok := m.m[name]
+	e, ok := m.younger[name]
+	if !ok {
+		e, ok = m.older[name]
+	}
 	return e, ok
 }
 
-// put makes room by dropping what has expired, and otherwise anything: a
-// dropped token is only verified again.
-func (m *memo) put(name [32]byte, e entry, now time.Time) {
+func (m *memo) put(name [32]byte, e entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.m) >= maxRemembered {
-		m.makeRoom(now)
+	if len(m.younger) >= maxRemembered/2 {
+		m.older, m.younger = m.younger, make(map[[32]byte]entry, maxRemembered/2)
 	}
-	m.m[name] = e
-}
-
-func (m *memo) makeRoom(now time.Time) {
-	for n, e := range m.m {
-		if !now.Before(e.parsed.Expires) {
-			delete(m.m, n)
-		}
-	}
-	for n := range m.m {
-		if len(m.m) < maxRemembered {
-			return
-		}
-		delete(m.m, n)
-	}
+	m.younger[name] = e
 }

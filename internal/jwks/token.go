@@ -101,7 +101,7 @@ func (c *Cache) Verify(ctx context.Context, compact string, e Expect) (Token, er
 	if !k.verify(p) {
 		return Token{}, BadSignature
 	}
-	c.tokens.put(name, entry{parsed: p, key: k}, now)
+	c.tokens.put(name, entry{parsed: p, key: k})
 	return p.Token, nil
 }
 

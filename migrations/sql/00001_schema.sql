@@ -253,16 +253,19 @@ CREATE TABLE nw.runs (
   inflight         smallint NOT NULL DEFAULT 0 CHECK (inflight >= 0),
   created_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
   ended_at         timestamptz,
+  -- Indexes name this column and not the state, which changes at every step: a claim or a renewal is then a HOT update.
+  live             boolean NOT NULL GENERATED ALWAYS AS (state IN ('queued', 'claimed', 'waiting', 'ending')) STORED,
   CHECK ((state = 'claimed') = (holder IS NOT NULL)),
   CHECK ((state = 'claimed') = (lease_until IS NOT NULL)),
   CHECK ((state = 'ending') = (ending IS NOT NULL)),
   CHECK (inflight = 0 OR state IN ('claimed', 'ending')),
   CHECK ((ended_at IS NOT NULL) = (state NOT IN ('queued', 'claimed', 'waiting', 'ending')))) WITH (fillfactor = 60);
-CREATE UNIQUE INDEX runs_one_live ON nw.runs (task_id) WHERE state IN ('queued', 'claimed', 'waiting', 'ending');
+CREATE UNIQUE INDEX runs_one_live ON nw.runs (task_id) WHERE live;
+CREATE INDEX runs_deadline ON nw.runs (deadline) WHERE live;
 CREATE INDEX runs_task ON nw.runs (task_id, id);
 SELECT nw.classify('runs', 'id number, ref reference, task_id number, consent_id number, role_id number, nominal_at time, activation_epoch number, deadline time,
   effects_left number, state state, ending state, shortfall state, fence number, readiness_epoch number, holder digest, capability digest, lease_until time,
-  lease_ms number, inflight number, created_at time, ended_at time');
+  lease_ms number, inflight number, created_at time, ended_at time, live flag');
 
 -- Unique (task, nominal time) decides, leadership never.
 CREATE TABLE nw.slots (

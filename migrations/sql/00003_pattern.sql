@@ -6,9 +6,11 @@
 -- The advisory key of the gate. Admissions share it, a close holds it alone.
 CREATE FUNCTION nw.gate_key() RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 7914860151374';
 
+-- What the verbs share has no search path of its own, because setting one costs at each call; names are spelled out, and nobody may call it.
+
 -- enter takes the shared lock. Under any other isolation level than READ COMMITTED the snapshot would be older than the lock (P3).
 -- +goose StatementBegin
-CREATE FUNCTION nw.enter() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
+CREATE FUNCTION nw.enter() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'nightwarrant: verbs run under READ COMMITTED' USING ERRCODE = 'NW002';
@@ -19,7 +21,7 @@ END $$;
 
 -- alone is enter for the one who closes or opens.
 -- +goose StatementBegin
-CREATE FUNCTION nw.alone() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
+CREATE FUNCTION nw.alone() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'nightwarrant: verbs run under READ COMMITTED' USING ERRCODE = 'NW002';
@@ -30,10 +32,10 @@ END $$;
 
 -- admitting is the decision as it stands now, or NULL when nothing may be admitted. Call it after enter, in a later statement.
 -- +goose StatementBegin
-CREATE FUNCTION nw.admitting() RETURNS nw.readiness_decision LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
+CREATE FUNCTION nw.admitting() RETURNS nw.readiness_decision LANGUAGE plpgsql VOLATILE AS $$
 DECLARE d nw.readiness_decision;
 BEGIN
-  SELECT * INTO d FROM readiness_decision WHERE state = 'open' AND NOT held AND valid_until > clock_timestamp();
+  SELECT * INTO d FROM nw.readiness_decision WHERE state = 'open' AND NOT held AND valid_until > clock_timestamp();
   RETURN d;
 END $$;
 -- +goose StatementEnd
@@ -41,11 +43,11 @@ END $$;
 -- nonce_verdict judges a proof's nonce time. The nonce decides freshness: issued at most 120 s ago by this database's clock,
 -- not below the ring's floor, not ahead of the next minute (P31).
 -- +goose StatementBegin
-CREATE FUNCTION nw.nonce_verdict(p_nonce_at timestamptz) RETURNS text LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
+CREATE FUNCTION nw.nonce_verdict(p_nonce_at timestamptz) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE m bigint := floor(extract(epoch FROM p_nonce_at) / 60); t timestamptz := clock_timestamp();
 BEGIN
   IF p_nonce_at IS NULL OR p_nonce_at < t - interval '120 seconds' OR m > floor(extract(epoch FROM t) / 60) + 1
-     OR m < (SELECT floor FROM ring_floors WHERE ring = 'replay') THEN
+     OR m < (SELECT floor FROM nw.ring_floors WHERE ring = 'replay') THEN
     RETURN 'use_dpop_nonce';
   END IF;
   RETURN 'ok';
@@ -55,11 +57,11 @@ END $$;
 -- spend_proof records a proof, once, with the floor in the statement that inserts. A proof that was spent before undoes the
 -- whole verb: NW409 is definite, nothing has happened.
 -- +goose StatementBegin
-CREATE FUNCTION nw.spend_proof(p_nonce_at timestamptz, p_proof bytea) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
+CREATE FUNCTION nw.spend_proof(p_nonce_at timestamptz, p_proof bytea) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE m bigint := floor(extract(epoch FROM p_nonce_at) / 60);
 BEGIN
-  INSERT INTO replay (slot, minute, digest)
-    SELECT m % 16, m, p_proof FROM ring_floors
+  INSERT INTO nw.replay (slot, minute, digest)
+    SELECT m % 16, m, p_proof FROM nw.ring_floors
      WHERE ring = 'replay' AND floor <= m AND m <= floor(extract(epoch FROM clock_timestamp()) / 60) + 1
     ON CONFLICT DO NOTHING;
   IF NOT FOUND THEN RAISE EXCEPTION 'proof_replayed' USING ERRCODE = 'NW409'; END IF;
@@ -68,14 +70,14 @@ END $$;
 
 -- owner_verdict says whether a key may use an assertion or envelope (A3): the first key that uses it owns it until it expires.
 -- +goose StatementBegin
-CREATE FUNCTION nw.owner_verdict(p_assertion bytea, p_expires timestamptz, p_jkt bytea) RETURNS text LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
+CREATE FUNCTION nw.owner_verdict(p_assertion bytea, p_expires timestamptz, p_jkt bytea) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE w bigint := floor(extract(epoch FROM p_expires) / 21600); owner bytea;
 BEGIN
   IF p_expires IS NULL OR p_expires <= clock_timestamp() OR p_expires > clock_timestamp() + interval '24 hours 5 minutes'
-     OR w < (SELECT floor FROM ring_floors WHERE ring = 'assertion_owners') THEN
+     OR w < (SELECT floor FROM nw.ring_floors WHERE ring = 'assertion_owners') THEN
     RETURN 'invalid_client';
   END IF;
-  SELECT jkt INTO owner FROM assertion_owners WHERE slot = w % 12 AND period = w AND digest = p_assertion;
+  SELECT jkt INTO owner FROM nw.assertion_owners WHERE slot = w % 12 AND period = w AND digest = p_assertion;
   IF owner <> p_jkt THEN RETURN 'assertion_bound'; END IF;
   RETURN 'ok';
 END $$;
@@ -83,12 +85,12 @@ END $$;
 
 -- own_assertion makes a key the owner, or undoes the verb when another key was faster.
 -- +goose StatementBegin
-CREATE FUNCTION nw.own_assertion(p_assertion bytea, p_expires timestamptz, p_jkt bytea) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
+CREATE FUNCTION nw.own_assertion(p_assertion bytea, p_expires timestamptz, p_jkt bytea) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE w bigint := floor(extract(epoch FROM p_expires) / 21600);
 BEGIN
-  INSERT INTO assertion_owners (slot, period, digest, jkt) VALUES (w % 12, w, p_assertion, p_jkt) ON CONFLICT DO NOTHING;
+  INSERT INTO nw.assertion_owners (slot, period, digest, jkt) VALUES (w % 12, w, p_assertion, p_jkt) ON CONFLICT DO NOTHING;
   IF NOT FOUND THEN
-    PERFORM FROM assertion_owners WHERE slot = w % 12 AND period = w AND digest = p_assertion AND jkt = p_jkt;
+    PERFORM FROM nw.assertion_owners WHERE slot = w % 12 AND period = w AND digest = p_assertion AND jkt = p_jkt;
     IF NOT FOUND THEN RAISE EXCEPTION 'assertion_bound' USING ERRCODE = 'NW409'; END IF;
   END IF;
 END $$;
@@ -97,13 +99,13 @@ END $$;
 -- note appends an audit row and returns its digest. p_more holds digests (hex), states and numbers only.
 -- +goose StatementBegin
 CREATE FUNCTION nw.note(p_verb text, p_verdict text, p_task bigint, p_run bigint, p_effect bigint, p_more json DEFAULT NULL) RETURNS bytea
-LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE AS $$
 DECLARE t timestamptz := clock_timestamp(); b bytea; d bytea;
 BEGIN
   b := convert_to(json_build_object('v', 1, 'at', floor(extract(epoch FROM t) * 1000000)::bigint, 'verb', p_verb, 'verdict', p_verdict,
     'task', p_task, 'run', p_run, 'effect', p_effect, 'more', p_more)::text, 'UTF8');
   d := sha256(b);
-  INSERT INTO audit (at, verb, verdict, task_id, run_id, effect_id, body, digest) VALUES (t, p_verb, p_verdict, p_task, p_run, p_effect, b, d);
+  INSERT INTO nw.audit (at, verb, verdict, task_id, run_id, effect_id, body, digest) VALUES (t, p_verb, p_verdict, p_task, p_run, p_effect, b, d);
   RETURN d;
 END $$;
 -- +goose StatementEnd
@@ -148,7 +150,7 @@ CREATE FUNCTION nw.advance_epoch(p_task bigint) RETURNS bigint LANGUAGE plpgsql 
 DECLARE live runs; e bigint;
 BEGIN
   UPDATE lanes SET activation_epoch = activation_epoch + 1 WHERE task_id = p_task RETURNING activation_epoch INTO STRICT e;
-  SELECT * INTO live FROM runs WHERE task_id = p_task AND state IN ('queued', 'claimed', 'waiting', 'ending') FOR NO KEY UPDATE;
+  SELECT * INTO live FROM runs WHERE task_id = p_task AND runs.live FOR NO KEY UPDATE;
   IF live.id IS NOT NULL THEN PERFORM nw.finish_run(live.id, CASE WHEN live.deadline <= clock_timestamp() THEN 'expired' ELSE 'revoked' END); END IF;
   RETURN e;
 END $$;

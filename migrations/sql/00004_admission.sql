@@ -5,7 +5,7 @@
 -- refused audits a refusal of a caller who has proved a key, and hands the verdict back. Nonce trouble is routine and not audited.
 -- +goose StatementBegin
 CREATE FUNCTION nw.refused(p_verb text, p_verdict text, p_task bigint, p_run bigint, p_effect bigint, p_jkt bytea) RETURNS text
-LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   IF p_verdict NOT IN ('use_dpop_nonce', 'worker_nonce') THEN
     PERFORM nw.note(p_verb, p_verdict, p_task, p_run, p_effect, json_build_object('key', nw.hex(p_jkt)));
@@ -22,28 +22,27 @@ CREATE FUNCTION nw.claim(
   OUT verdict text, OUT wait_ms bigint, OUT run_ref bytea, OUT task_ref bytea, OUT client bytea, OUT fence bigint, OUT deadline timestamptz, OUT activation_epoch bigint,
   OUT readiness_epoch bigint, OUT incarnation bigint, OUT lease_left_ms bigint, OUT remaining_ms bigint, OUT effects_left integer, OUT effects json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
-DECLARE d readiness_decision; l lanes; r runs; c consents; t timestamptz; again boolean; uncertain boolean;
+DECLARE d readiness_decision; l lanes; r runs; t timestamptz; again boolean; uncertain boolean; agreed boolean; accepted boolean;
 BEGIN
   PERFORM nw.enter();
   SELECT lanes.* INTO l FROM lanes WHERE task_id = (SELECT runs.task_id FROM runs WHERE ref = p_run) FOR NO KEY UPDATE;
   SELECT runs.* INTO r FROM runs WHERE ref = p_run FOR NO KEY UPDATE;
   d := nw.admitting();
   t := clock_timestamp();
-  SELECT consents.* INTO c FROM consents WHERE id = r.consent_id;
-  SELECT tasks.ref, g.name INTO task_ref, client FROM tasks JOIN registry g ON g.id = tasks.client_id WHERE tasks.id = r.task_id;
+  SELECT k.ref, g.name, o.state = 'active' AND o.expires_at > t, EXISTS (SELECT FROM role_profiles p JOIN registry a ON a.id = p.profile_id
+           WHERE p.role_id = r.role_id AND p.profile_id = ANY (p_profiles) AND a.state = 'active')
+    INTO task_ref, client, agreed, accepted FROM tasks k JOIN registry g ON g.id = k.client_id JOIN consents o ON o.id = r.consent_id WHERE k.id = r.task_id;
   again := r.state = 'claimed' AND r.holder = p_jkt AND r.lease_until > t;
   uncertain := l.uncertain_until > t AND NOT EXISTS (SELECT FROM findings WHERE effect_id = l.uncertain_effect);
   wait_ms := 1000;
   verdict := CASE
-    WHEN r.id IS NULL OR (p_client IS NOT NULL AND p_client <> client)
-      OR NOT EXISTS (SELECT FROM role_profiles p JOIN registry g ON g.id = p.profile_id
-                      WHERE p.role_id = r.role_id AND p.profile_id = ANY (p_profiles) AND g.state = 'active') THEN 'unknown_run'
+    WHEN r.id IS NULL OR (p_client IS NOT NULL AND p_client <> client) OR NOT accepted THEN 'unknown_run'
     WHEN d.state IS NULL THEN 'admission_closed'
     WHEN p_bound AND nw.owner_verdict(p_assertion, p_assertion_until, p_jkt) <> 'ok' THEN nw.owner_verdict(p_assertion, p_assertion_until, p_jkt)
     WHEN r.state NOT IN ('queued', 'claimed', 'waiting', 'ending') THEN 'run_ended'
     WHEN r.deadline <= t THEN 'deadline_passed'
     WHEN r.activation_epoch <> l.activation_epoch THEN 'authority_changed'
-    WHEN l.consent_id IS DISTINCT FROM r.consent_id OR c.state <> 'active' OR c.expires_at <= t THEN 'consent_ended'
+    WHEN l.consent_id IS DISTINCT FROM r.consent_id OR NOT agreed THEN 'consent_ended'
     WHEN r.state IN ('waiting', 'ending') OR (r.state = 'claimed' AND NOT again AND (r.lease_until > t OR r.inflight > 0)) THEN 'held'
     WHEN uncertain THEN 'lane_uncertain'
     ELSE nw.nonce_verdict(p_nonce_at) END;
@@ -77,7 +76,7 @@ END $$;
 -- holder_verdict is what every verb of a run's holder asks first (P9): this key, this fence, a live lease, before the deadline.
 -- +goose StatementBegin
 CREATE FUNCTION nw.holder_verdict(r nw.runs, l nw.lanes, p_jkt bytea, p_fence bigint, p_activation bigint, t timestamptz) RETURNS text
-LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   RETURN CASE
     WHEN r.id IS NULL THEN 'unknown_run'
@@ -476,8 +475,9 @@ END $$;
 -- +goose StatementBegin
 CREATE FUNCTION nw.reapable(p_limit integer) RETURNS TABLE (run bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 BEGIN
-  RETURN QUERY SELECT id FROM runs WHERE state IN ('queued', 'claimed', 'waiting', 'ending')
-    AND ((state <> 'ending' AND deadline <= clock_timestamp()) OR (state = 'claimed' AND lease_until <= clock_timestamp())) ORDER BY id LIMIT p_limit;
+  RETURN QUERY SELECT x.id FROM (
+      SELECT id FROM runs WHERE live AND state <> 'ending' AND deadline <= clock_timestamp()
+      UNION SELECT id FROM runs WHERE live AND state = 'claimed' AND lease_until <= clock_timestamp()) x ORDER BY x.id LIMIT p_limit;
 END $$;
 -- +goose StatementEnd
 

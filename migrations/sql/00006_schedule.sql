@@ -32,7 +32,7 @@ DECLARE d readiness_decision; l lanes; c consents; s schedules; x json; t timest
 BEGIN
   PERFORM nw.enter();
   SELECT lanes.* INTO l FROM lanes WHERE task_id = p_task FOR NO KEY UPDATE;
-  SELECT runs.id INTO live FROM runs WHERE task_id = p_task AND state IN ('queued', 'claimed', 'waiting', 'ending') FOR NO KEY UPDATE;
+  SELECT runs.id INTO live FROM runs WHERE task_id = p_task AND runs.live FOR NO KEY UPDATE;
   d := nw.admitting();
   t := clock_timestamp();
   SELECT schedules.* INTO s FROM schedules WHERE task_id = p_task;
@@ -137,8 +137,8 @@ DECLARE task bigint; c consents; e bigint;
 BEGIN
   expired := 0;
   PERFORM nw.enter();
-  FOR task IN SELECT o.task_id FROM consents o WHERE o.state = 'active' AND o.expires_at <= clock_timestamp()
-                 AND NOT EXISTS (SELECT FROM schedules s WHERE s.task_id = o.task_id AND s.next_at < o.expires_at) ORDER BY o.task_id LIMIT p_limit LOOP
+  FOR task IN SELECT x.task_id FROM (SELECT o.task_id FROM consents o WHERE o.state = 'active' AND o.expires_at <= clock_timestamp()
+                 AND NOT EXISTS (SELECT FROM schedules s WHERE s.task_id = o.task_id AND s.next_at < o.expires_at) ORDER BY o.expires_at LIMIT p_limit) x ORDER BY x.task_id LOOP
     PERFORM FROM lanes WHERE task_id = task FOR NO KEY UPDATE;
     SELECT * INTO c FROM consents WHERE task_id = task AND state = 'active' AND expires_at <= clock_timestamp();
     CONTINUE WHEN c.id IS NULL;

@@ -127,6 +127,7 @@ func claimedAfterClose(t *testing.T, h *authoritytest.House, level pgx.TxIsoLeve
 	if answered == "ok" {
 		return "a claim has committed that did not see the close"
 	}
+	require.Regexp(t, "^admission_closed$|NW002", answered, "another refusal than the one that this is about")
 	return ""
 }
 
