@@ -411,9 +411,12 @@ type failover struct {
 }
 
 func (f failover) RoundTrip(r *http.Request) (*http.Response, error) {
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxForwarded)) // a transport closes it, whether or not it was sent
-	if err != nil {
-		return nil, err
+	var body []byte
+	var err error
+	if r.Body != nil { // a transport closes it, whether or not it was sent
+		if body, err = io.ReadAll(io.LimitReader(r.Body, maxForwarded)); err != nil {
+			return nil, err
+		}
 	}
 	n := f.s.next.Add(1)
 	for i := range int64(len(f.s.replicas)) {
