@@ -82,6 +82,12 @@ func (g *Gate) Known() Decision {
 	return d
 }
 
+// Fresh tells whether the database has answered of late: is this replica worth routing to.
+func (g *Gate) Fresh() bool {
+	r := g.last.Load()
+	return r != nil && time.Since(r.asked) <= MaxCacheAge+EvaluateEvery
+}
+
 // Current asks the database for the decision as it stands.
 func (g *Gate) Current(ctx context.Context) (Decision, error) {
 	asked := time.Now()

@@ -482,11 +482,16 @@ func (s *Stack) queueOf(ctx context.Context, role string) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(q), err
 }
 
-// WaitOpen waits until the gate is open.
+// WaitOpen waits until the gate is open and every replica has seen it: requests
+// go to them in turn, and each answers from a copy that may be half a second old.
 func (s *Stack) WaitOpen(ctx context.Context, limit time.Duration) error {
+	inARow := 0
 	return until(ctx, limit, "an open gate", func() (bool, error) {
 		d, err := s.decision(ctx)
-		return err == nil && d.Open, err
+		if inARow++; err != nil || !d.Open {
+			inARow = 0
+		}
+		return inARow >= 2*len(s.replicas), err
 	})
 }
 

@@ -541,8 +541,13 @@ func TestTheDatabaseIsAway(t *testing.T) {
 	assert.NotEmpty(t, a.Header.Get("Retry-After"))
 	assert.Equal(t, api.After, a.Problem().Retry)
 	assert.EqualValues(t, 0, h.Count(`SELECT count(*) FROM nw.runs WHERE state = 'claimed'`))
-	ready := h.Send(h.Request("GET", "/readyz", "", nil))
-	assert.Equal(t, http.StatusServiceUnavailable, ready.Status)
+	assert.Eventually(t, func() bool {
+		return h.Send(h.Request("GET", "/readyz", "", nil)).Status == http.StatusServiceUnavailable
+	}, 10*time.Second, 20*time.Millisecond)
+	var d api.Decision
+	h.Into(h.Send(h.Request("GET", api.PathReadiness+"?challenge=abc", "", nil)), &d)
+	assert.False(t, d.Open)
+	assert.Equal(t, "abc", d.Challenge)
 	assert.Equal(t, http.StatusOK, h.Send(h.Request("GET", "/healthz", "", nil)).Status)
 }
 

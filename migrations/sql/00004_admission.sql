@@ -54,13 +54,13 @@ BEGIN
   END IF;
 
   fence := CASE WHEN again THEN r.fence ELSE l.fence + 1 END;
-  UPDATE lanes SET fence = claim.fence WHERE task_id = l.task_id AND lanes.fence <= claim.fence AND NOT again;
+  IF NOT again THEN UPDATE lanes SET fence = claim.fence WHERE task_id = l.task_id AND lanes.fence < claim.fence; END IF;
   UPDATE runs SET state = 'claimed', fence = claim.fence, holder = p_jkt, capability = p_capability, readiness_epoch = d.epoch,
          lease_ms = p_lease_ms, lease_until = CASE WHEN again THEN lease_until ELSE least(t + make_interval(secs => p_lease_ms / 1000.0), runs.deadline) END
    WHERE id = r.id AND state IN ('queued', 'claimed') AND inflight = r.inflight
    RETURNING runs.ref, runs.deadline, runs.activation_epoch, runs.effects_left, ceil(extract(epoch FROM lease_until - t) * 1000)
    INTO STRICT run_ref, deadline, activation_epoch, effects_left, lease_left_ms;
-  DELETE FROM outbox WHERE run_id = r.id;
+  IF r.state = 'queued' THEN DELETE FROM outbox WHERE run_id = r.id; END IF;
   IF p_bound THEN PERFORM nw.own_assertion(p_assertion, p_assertion_until, p_jkt); END IF;
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
   PERFORM nw.note('claim', 'ok', r.task_id, r.id, NULL, json_build_object('fence', fence, 'key', nw.hex(p_jkt), 'capability', nw.hex(p_capability),
@@ -68,8 +68,10 @@ BEGIN
   readiness_epoch := d.epoch;
   incarnation := d.incarnation;
   remaining_ms := floor(extract(epoch FROM deadline - t) * 1000);
-  SELECT json_agg(json_build_object('ref', nw.hex(e.ref), 'key', nw.hex(e.key), 'digest', nw.hex(e.digest), 'state', e.state) ORDER BY e.id)
-    INTO effects FROM effects e WHERE e.run_id = r.id;
+  IF r.fence > 0 THEN -- a run that was never claimed has no effect
+    SELECT json_agg(json_build_object('ref', nw.hex(e.ref), 'key', nw.hex(e.key), 'digest', nw.hex(e.digest), 'state', e.state) ORDER BY e.id)
+      INTO effects FROM effects e WHERE e.run_id = r.id;
+  END IF;
 END $$;
 -- +goose StatementEnd
 
