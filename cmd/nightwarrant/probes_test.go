@@ -115,6 +115,11 @@ func TestListeners(t *testing.T) {
 	require.Equal(t, exitOK, s.register(t, db).code)
 	r := env{}.start(t, `"msg":"serving"`, "serve", "--config", s.file)
 	admin := "http://" + regexp.MustCompile(`"admin_listen":"([^"]+)"`).FindStringSubmatch(r.log.String())[1]
+	ready := func() bool { // as soon as the database has answered once
+		answer, err := plainClient().Get(s.url + "/readyz")
+		return err == nil && answer.Body.Close() == nil && answer.StatusCode == http.StatusOK
+	}
+	require.Eventually(t, ready, testWithin, 20*time.Millisecond)
 	for url, want := range map[string]int{
 		admin + "/metrics": http.StatusOK, admin + "/healthz": http.StatusOK, admin + "/readyz": http.StatusOK,
 		s.url + "/metrics": http.StatusNotFound, s.url + "/healthz": http.StatusOK, s.url + "/readyz": http.StatusOK,
