@@ -93,7 +93,7 @@ type AdmitRequest struct {
 	Capability string `json:"capability"`
 	Proof      string `json:"proof"`
 	Method     string `json:"method"` // of the worker's request at the guard
-	Path       string `json:"path"`   // escaped path under the guard's registered URI
+	Path       string `json:"path"`   // of that request, escaped and whole; it lies under the path of the guard's URI
 	Effect     Detail `json:"effect"` // built by the guard from the request, never from the capability
 }
 
