@@ -172,12 +172,16 @@ func TestNoGuardIsNotReady(t *testing.T) {
 func TestOpening(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	began := time.Now()
+	since := func() (at time.Time) {
+		require.NoError(t, c.owner.QueryRow(context.Background(), `SELECT since FROM nw.readiness_decision`).Scan(&at))
+		return at
+	}
+	closed := since()
 	c.allGood()
 	assert.False(t, c.evaluate().Open, "one good round is not enough")
 	d := c.open()
 	assert.EqualValues(t, 2, d.Epoch)
-	assert.GreaterOrEqual(t, time.Since(began), time.Second)
+	assert.GreaterOrEqual(t, since().Sub(closed), time.Second)
 	assert.Positive(t, d.Valid)
 	var logged int
 	require.NoError(t, c.owner.QueryRow(context.Background(), `SELECT count(*) FROM nw.readiness_log l JOIN nw.audit a ON a.verb = 'open' WHERE l.state = 'open' AND l.epoch = 2`).Scan(&logged))

@@ -108,7 +108,7 @@ func (r *resource) waitForLock(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	for waiting := false; !waiting; {
-		require.NoError(t, r.owner.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)`).Scan(&waiting))
+		require.NoError(t, r.owner.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.datname = current_database())`).Scan(&waiting))
 	}
 }
 

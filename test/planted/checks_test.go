@@ -117,7 +117,7 @@ func claimedAfterClose(t *testing.T, h *authoritytest.House, level pgx.TxIsoLeve
 		case answered = <-verdict:
 			return true
 		default:
-			return h.Count(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted`) > 0
+			return h.Count(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) > 0
 		}
 	}, 10*time.Second, 2*time.Millisecond)
 	require.NoError(t, closing.Commit(ctx))
