@@ -43,15 +43,15 @@ type refusals struct {
 }
 
 // CountRefusal counts a refusal of a caller who has proved nothing.
-func (a *Authority) CountRefusal(code api.Code) { a.refusals.count(code) }
+func (a *Authority) CountRefusal(code api.Code) { a.refusals.add(code, 1) }
 
-func (r *refusals) count(code api.Code) {
+func (r *refusals) add(code api.Code, n int64) {
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	if r.counts == nil {
 		r.counts = map[api.Code]int64{}
 	}
-	r.counts[code]++
+	r.counts[code] += n
 }
 
 func (r *refusals) take() map[api.Code]int64 {
@@ -68,12 +68,7 @@ func (r *refusals) flush(ctx context.Context, pool *pgxpool.Pool) {
 	for code, n := range r.take() {
 		var none any
 		if _, err := pg.Call(ctx, pool, `SELECT nw.count_refusals($1, $2)::text`, []any{string(code), n}, &none); err != nil {
-			r.lock.Lock()
-			if r.counts == nil {
-				r.counts = map[api.Code]int64{}
-			}
-			r.counts[code] += n
-			r.lock.Unlock()
+			r.add(code, n)
 		}
 	}
 }

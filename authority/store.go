@@ -70,7 +70,7 @@ func transient(code string) bool {
 func (a *Authority) noteRefusal(ctx context.Context, verb string, code api.Code, key capability.Thumbprint) {
 	var none any
 	if _, err := pg.Call(ctx, a.Pool, `SELECT nw.note_refusal($1, $2, $3)::text`, []any{verb, string(code), key[:]}, &none); err != nil {
-		a.refusals.count(code)
+		a.refusals.add(code, 1)
 	}
 }
 
