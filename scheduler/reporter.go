@@ -59,17 +59,17 @@ func (s *Scheduler) reportOnce(ctx context.Context) error {
 // probe takes no longer than it may, whatever the queue does.
 func (s *Scheduler) probe(ctx context.Context) queue.Health {
 	ctx, cancel := context.WithTimeout(ctx, s.reports.within)
+	defer cancel() // here and not in the probe: an end of its own making would race with its result
 	select {
 	case s.reports.probing <- struct{}{}:
 	default:
-		cancel()
 		return queue.Health{Reason: queue.Silent, Err: errStuck}
 	}
 	result := make(chan queue.Health, 1)
 	s.reports.probes.Go(func() {
-		defer func() { <-s.reports.probing }()
-		defer cancel()
-		result <- s.examine(ctx)
+		health := s.examine(ctx)
+		<-s.reports.probing // before the result: whoever has it may probe again
+		result <- health
 	})
 	select {
 	case health := <-result:

@@ -53,6 +53,16 @@ func TestAGoodQueueIsReported(t *testing.T) {
 	require.InDelta(t, 1, total(t, s.metrics.queueGood), 0)
 }
 
+// A probe that ends well is never taken for one that did not end, however late
+// its result is read.
+func TestAResultIsNeverMissed(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	for range 500 {
+		require.Equal(t, queue.Good, s.probe(within(t)).Reason)
+	}
+}
+
 // A bad report closes at once, and says why.
 func TestABadQueueClosesAtOnce(t *testing.T) {
 	t.Parallel()
