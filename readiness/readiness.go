@@ -28,9 +28,24 @@ type Decision struct {
 	Epoch       int64
 	Sequence    int64
 	Incarnation int64
+	Requirement int64         // generation of what is required
 	Valid       time.Duration // from before the question was sent; zero when closed
+	Since       time.Time     // of the last change, by the database's clock
 	Reason      string
-	Family      string // the first family that is not good, or empty
+	Family      string   // the first family that is not good, or empty
+	Inputs      [32]byte // digest of the reports that it was derived from
+	Families    []Family // all that are required
+}
+
+// Family is one required family as the decision judged it.
+type Family struct {
+	Family    string        `json:"family"` // an operator's own one: x_ and the digest of its name
+	Good      bool          `json:"good"`
+	Reason    string        `json:"reason"`
+	Instances int           `json:"instances"` // that report good
+	Required  int           `json:"required"`
+	Age       time.Duration `json:"-"` // of the oldest good report that counts
+	AgeMS     int64         `json:"age_ms"`
 }
 
 // Gate evaluates the decision and remembers it. Its memory opens nothing: an

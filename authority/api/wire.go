@@ -178,22 +178,40 @@ const GuardProtocol = 1
 
 // Report is one readiness report of a component about one family.
 type Report struct {
-	Sequence     int64  `json:"sequence"`
-	Healthy      bool   `json:"healthy"`
-	Reason       string `json:"reason,omitempty"` // a registered reason code when not healthy
-	AgeMS        int64  `json:"age_ms"`           // since the probe began
-	Protocol     int    `json:"protocol"`         // guard protocol version
-	MaxFence     int64  `json:"max_fence,omitempty"`
-	MaxAdmission int64  `json:"max_admission,omitempty"`
+	Sequence     int64    `json:"sequence"`
+	Healthy      bool     `json:"healthy"`
+	Reason       string   `json:"reason,omitempty"`        // a registered reason code when not healthy
+	AgeMS        int64    `json:"age_ms"`                  // since the probe began
+	Protocol     int      `json:"protocol,omitempty"`      // of guards: protocol version
+	Models       []string `json:"models,omitempty"`        // of guards: SHA-256 digests of the models that it serves, base64url
+	Datasets     []string `json:"datasets,omitempty"`      // of guards: and of the datasets
+	MaxFence     int64    `json:"max_fence,omitempty"`     // of guards: the highest that it has seen
+	MaxAdmission int64    `json:"max_admission,omitempty"` // of guards: and of admission numbers
 }
 
-// Decision is the readiness decision as a product or a worker sees it.
+// Decision is the complete readiness decision, as products and workers see it.
 type Decision struct {
-	Open        bool     `json:"open"`
-	Epoch       int64    `json:"epoch"`
-	Sequence    int64    `json:"sequence"`
-	Incarnation int64    `json:"incarnation"`
-	ValidMS     int64    `json:"valid_ms"` // from when the question was sent; zero when closed
-	Challenge   string   `json:"challenge,omitempty"`
-	Reasons     []string `json:"reasons,omitempty"`
+	Open         bool          `json:"open"`
+	Held         bool          `json:"held"` // closed by an operator's hand
+	Epoch        int64         `json:"epoch"`
+	Sequence     int64         `json:"sequence"`
+	Incarnation  int64         `json:"incarnation"`
+	Requirement  int64         `json:"requirement"` // generation of what is required
+	ValidMS      int64         `json:"valid_ms"`    // from when the question was sent; zero when closed
+	SinceUnixMS  int64         `json:"since_unix_ms"`
+	InputsSHA256 string        `json:"inputs_sha256"` // of the reports that it was derived from, base64url
+	Challenge    string        `json:"challenge,omitempty"`
+	Reasons      []string      `json:"reasons,omitempty"` // why it is closed
+	Families     []FamilyState `json:"families"`
+	Signed       string        `json:"signed,omitempty"` // the same decision as a JWS; what a product applies
+}
+
+// FamilyState is one required family as the decision judged it.
+type FamilyState struct {
+	Family    string `json:"family"` // an operator's own one: x_ and the digest of its name
+	Good      bool   `json:"good"`
+	Reason    string `json:"reason,omitempty"`
+	Instances int    `json:"instances"` // that report good
+	Required  int    `json:"required"`
+	AgeMS     int64  `json:"age_ms"` // of the oldest good report that counts
 }
