@@ -26,6 +26,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority/capability"
 	"github.com/nightwarrant/nightwarrant/authority/catalogue"
 	"github.com/nightwarrant/nightwarrant/internal/dpopclient"
+	"github.com/nightwarrant/nightwarrant/internal/issuerkeys"
 )
 
 // Target is what the parameters of an action aim at. The request's own resource
@@ -79,7 +80,7 @@ type Guard struct {
 	path      string // of the URI
 	key       *capability.Key
 	component *dpopclient.Component
-	keys      *keySet
+	keys      *issuerkeys.Set
 	nonces    *noncePool
 	log       *slog.Logger
 	slots     chan struct{} // of requests that are worked on
@@ -122,7 +123,7 @@ func New(c Config) (*Guard, error) {
 		alive: map[Ref]bool{}, owed: map[Ref]Ref{}}
 	client := &dpopclient.Client{Key: key, HTTP: c.HTTPClient, BaseURL: c.Authority, Timeout: callTimeout, Now: c.Now}
 	g.component = &dpopclient.Component{Client: client, Name: c.Name, Assertion: c.Assertion}
-	g.keys = &keySet{url: c.Authority + pathJWKS, http: noRedirects(c.HTTPClient), now: c.Now}
+	g.keys = issuerkeys.New(c.Authority+pathJWKS, noRedirects(c.HTTPClient), c.Now)
 	g.nonces = &noncePool{fetch: g.fetchNonce, now: c.Now}
 	return g, nil
 }

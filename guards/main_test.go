@@ -29,7 +29,7 @@ func TestDependencies(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()
 	require.NoError(t, err)
 	const module = "github.com/nightwarrant/nightwarrant/"
-	allowed := regexp.MustCompile(`^(` + module + `(guards(/internal/elapsed)?|internal/dpopclient|authority/(api|canonical|capability|catalogue))|` +
+	allowed := regexp.MustCompile(`^(` + module + `(guards|internal/(dpopclient|elapsed|issuerkeys)|authority/(api|canonical|capability|catalogue))|` +
 		`github.com/(lestrrat-go/(jwx/v2|blackmagic|httpcc|httprc|iter|option)|go-jose/go-jose/v4|gowebpki/jcs)(/.*)?|golang.org/x/(crypto|sys)/.*)$`)
 	packages := strings.Fields(string(out))
 	require.Contains(t, packages, module+"guards")

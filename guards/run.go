@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
-	"github.com/nightwarrant/nightwarrant/guards/internal/elapsed"
 	"github.com/nightwarrant/nightwarrant/internal/dpopclient"
+	"github.com/nightwarrant/nightwarrant/internal/elapsed"
 )
 
 // Protocol is the version of the guard protocol that this library speaks.

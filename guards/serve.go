@@ -11,8 +11,8 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
-	"github.com/nightwarrant/nightwarrant/guards/internal/elapsed"
 	"github.com/nightwarrant/nightwarrant/internal/dpopclient"
+	"github.com/nightwarrant/nightwarrant/internal/elapsed"
 )
 
 const (

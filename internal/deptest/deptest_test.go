@@ -50,7 +50,7 @@ var bans = []ban{
 var leaves = map[string][]string{
 	"authority/capability": {"authority/canonical"},
 	"authority/catalogue":  {"authority/canonical"},
-	"guards":               {"authority/api", "authority/canonical", "authority/capability", "authority/catalogue", "internal/dpopclient", "guards/internal"},
+	"guards":               {"authority/api", "authority/canonical", "authority/capability", "authority/catalogue", "internal/dpopclient", "internal/elapsed", "internal/issuerkeys"},
 	"worker":               {"authority/api", "authority/canonical", "authority/capability", "internal/dpopclient"},
 	"internal/dpopclient":  {"authority/api", "authority/canonical", "authority/capability"},
 }
