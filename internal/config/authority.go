@@ -17,6 +17,7 @@ type Authority struct {
 	Lease       Duration  `yaml:"lease"`        // a worker's hold on a run
 	ClockBound  Duration  `yaml:"clock_bound"`  // how far our clock may be from the database's
 	Keys        Keys      `yaml:"keys"`
+	Disk        Disk      `yaml:"disk"`
 	Assertion   Assertion `yaml:"assertion"`
 	Envelope    Envelope  `yaml:"envelope"`
 }
@@ -39,6 +40,13 @@ type Issuer struct {
 type Assertion struct {
 	Issuers     []Issuer `yaml:"issuers"`
 	MaxLifetime Duration `yaml:"max_lifetime"`
+	Freshness   `yaml:",inline"`
+}
+
+// Freshness says how old an issuer's keys may be.
+type Freshness struct {
+	Refresh  Duration `yaml:"refresh"`   // they are asked for again before they are so old
+	MaxStale Duration `yaml:"max_stale"` // and not used any more when they are so old
 }
 
 // Envelope says whose platform envelopes are taken, and who operates.
@@ -47,6 +55,7 @@ type Envelope struct {
 	Audience  string     `yaml:"audience"`
 	MaxAge    Duration   `yaml:"max_age"`
 	Operators []Operator `yaml:"operators"`
+	Freshness
 }
 
 // Operator names a person as the envelope's issuer does.
@@ -67,6 +76,7 @@ func (a *Authority) Check(env func(string) string) error {
 		within("clock_bound", &a.ClockBound, 2*time.Second, 100*time.Millisecond, 30*time.Second),
 		required("keys.dir", a.Keys.Dir),
 		required("keys.identity_file", a.Keys.IdentityFile),
+		a.Disk.check(),
 		a.Assertion.check(),
 		a.Envelope.check(),
 	)
@@ -90,7 +100,21 @@ func (a *Assertion) check() error {
 			return err
 		}
 	}
-	return within("assertion.max_lifetime", &a.MaxLifetime, 24*time.Hour, time.Minute, 24*time.Hour)
+	return first(
+		within("assertion.max_lifetime", &a.MaxLifetime, 24*time.Hour, time.Minute, 24*time.Hour),
+		a.Freshness.check("assertion"),
+	)
+}
+
+func (f *Freshness) check(of string) error {
+	err := first(
+		within(of+".refresh", &f.Refresh, 5*time.Minute, time.Second, time.Hour),
+		within(of+".max_stale", &f.MaxStale, time.Hour, time.Second, 24*time.Hour),
+	)
+	if err == nil && f.MaxStale < f.Refresh {
+		err = Wrong(of+".max_stale", "must not be less than %s.refresh, which is %s", of, f.Refresh)
+	}
+	return err
 }
 
 func (e *Envelope) check() error {
@@ -98,6 +122,7 @@ func (e *Envelope) check() error {
 		e.Issuer.check("envelope.issuer"),
 		required("envelope.audience", e.Audience),
 		within("envelope.max_age", &e.MaxAge, time.Hour, time.Minute, 12*time.Hour),
+		e.Freshness.check("envelope"),
 	)
 	for _, o := range e.Operators {
 		if err == nil && (o.Issuer == "" || o.Subject == "") {

@@ -58,6 +58,17 @@ func within(key string, d *Duration, otherwise, low, high time.Duration) error {
 	return nil
 }
 
+// between checks a number, after giving it its default.
+func between(key string, n *int64, otherwise, low, high int64) error {
+	if *n == 0 {
+		*n = otherwise
+	}
+	if *n < low || *n > high {
+		return Wrong(key, "must be between %d and %d", low, high)
+	}
+	return nil
+}
+
 // webURL checks an absolute https URL, or an http URL of the loopback, without
 // user, query and fragment, in its only spelling.
 func webURL(key, value string) (*url.URL, error) {

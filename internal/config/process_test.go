@@ -21,6 +21,10 @@ clock_bound: 1s
 keys:
   dir: /etc/nightwarrant/bundle
   identity_file: /etc/nightwarrant/identity
+disk:
+  paths: [/var/lib/postgresql, /var/log]
+  min_free_mb: 1024
+  min_free_percent: 10
 assertion:
   issuers:
     - url: https://kubernetes.example
@@ -28,11 +32,15 @@ assertion:
       algorithms: [RS256]
       roots_file: /etc/nightwarrant/ca.pem
   max_lifetime: 2h
+  refresh: 10s
+  max_stale: 1m
 envelope:
   issuer:
     url: https://idp.example
   audience: nightwarrant
   max_age: 10m
+  refresh: 1m
+  max_stale: 30m
   operators:
     - issuer: https://idp.example
       subject: o-1
@@ -47,10 +55,11 @@ func TestAGoodAuthority(t *testing.T) {
 		Issuer:   "https://night.example", Listen: "0.0.0.0:8443", AdminListen: "127.0.0.1:9090", Instance: "replica-1",
 		Lease: Duration(20 * time.Second), ClockBound: Duration(time.Second),
 		Keys: Keys{"/etc/nightwarrant/bundle", "/etc/nightwarrant/identity"},
-		Assertion: Assertion{MaxLifetime: Duration(2 * time.Hour), Issuers: []Issuer{{"https://kubernetes.example",
+		Disk: Disk{[]string{"/var/lib/postgresql", "/var/log"}, 1024, 10},
+		Assertion: Assertion{MaxLifetime: Duration(2 * time.Hour), Freshness: Freshness{Duration(10 * time.Second), Duration(time.Minute)}, Issuers: []Issuer{{"https://kubernetes.example",
 			"https://kubernetes.example/openid/v1/jwks", []string{"RS256"}, "/etc/nightwarrant/ca.pem"}}},
 		Envelope: Envelope{Issuer: Issuer{URL: "https://idp.example", Algorithms: []string{"RS256", "ES256"}}, Audience: "nightwarrant",
-			MaxAge: Duration(10 * time.Minute), Operators: []Operator{{"https://idp.example", "o-1"}}},
+			MaxAge: Duration(10 * time.Minute), Freshness: Freshness{Duration(time.Minute), Duration(30 * time.Minute)}, Operators: []Operator{{"https://idp.example", "o-1"}}},
 	}, a)
 }
 
@@ -72,35 +81,46 @@ func changed(t *testing.T, good, change string) string {
 func TestAWrongAuthority(t *testing.T) {
 	t.Parallel()
 	for change, want := range map[string]string{
-		"issuer: http://night.example":             "f line 2: issuer must be https, or http on a loopback address",
-		"issuer: http://127.0.0.1.example":         "f line 2: issuer must be https, or http on a loopback address",
-		"issuer: https://night.example/":           "f line 2: issuer must be an origin: no path and no slash at its end",
-		"issuer: https://night.example/a":          "f line 2: issuer must be an origin: no path and no slash at its end",
-		"issuer: https://night.example?a=b":        "f line 2: issuer must have no query and no fragment",
-		"issuer: \"https://night.example#\"":       "f line 2: issuer must be an absolute URL in plain form",
-		"issuer: https://u:hush@night.example":     "f line 2: issuer must be an absolute URL in plain form",
-		"issuer: https://Night.example":            "f line 2: issuer must be an absolute URL in plain form",
-		"issuer: night.example":                    "f line 2: issuer must be an absolute URL in plain form",
-		"issuer: \"\"":                             "f line 2: issuer is missing",
-		"listen: \"8443\"":                         "f line 3: listen must be an address and a port, such as 127.0.0.1:8443",
-		"listen: 0.0.0.0:http":                     "f line 3: listen must have a port between 0 and 65535",
-		"listen: 0.0.0.0:70000":                    "f line 3: listen must have a port between 0 and 65535",
-		"listen: night.example:8443":               "f line 3: listen must name an IP address of this machine, or none for all of them",
-		"admin_listen: nowhere":                    "f line 4: admin_listen must be an address and a port, such as 127.0.0.1:8443",
-		"lease: 1s":                                "f line 6: lease must be between 2s and 1m0s",
-		"lease: 61s":                               "f line 6: lease must be between 2s and 1m0s",
-		"lease: -30s":                              "f line 6: lease must be between 2s and 1m0s",
-		"clock_bound: 1ms":                         "f line 7: clock_bound must be between 100ms and 30s",
-		"  dir: \" \"":                             "f line 9: keys.dir is missing",
-		"  identity_file: \"\"":                    "f line 10: keys.identity_file is missing",
-		"    - url: \"\"":                          "f line 13: assertion.issuers[0].url is missing",
-		"      algorithms: [HS256]":                "f line 15: assertion.issuers[0].algorithms may be RS256 and ES256 only",
-		"      algorithms: [none]":                 "f line 15: assertion.issuers[0].algorithms may be RS256 and ES256 only",
-		"  max_lifetime: 25h":                      "f line 17: assertion.max_lifetime must be between 1m0s and 24h0m0s",
-		"    url: \"\"":                            "f line 20: envelope.issuer.url is missing",
-		"  audience: \"\"":                         "f line 21: envelope.audience is missing",
-		"  max_age: 13h":                           "f line 22: envelope.max_age must be between 1m0s and 12h0m0s",
-		"      subject: \"\"":                      "f line 23: envelope.operators must each have an issuer and a subject",
+		"issuer: http://night.example":         "f line 2: issuer must be https, or http on a loopback address",
+		"issuer: http://127.0.0.1.example":     "f line 2: issuer must be https, or http on a loopback address",
+		"issuer: https://night.example/":       "f line 2: issuer must be an origin: no path and no slash at its end",
+		"issuer: https://night.example/a":      "f line 2: issuer must be an origin: no path and no slash at its end",
+		"issuer: https://night.example?a=b":    "f line 2: issuer must have no query and no fragment",
+		"issuer: \"https://night.example#\"":   "f line 2: issuer must be an absolute URL in plain form",
+		"issuer: https://u:hush@night.example": "f line 2: issuer must be an absolute URL in plain form",
+		"issuer: https://Night.example":        "f line 2: issuer must be an absolute URL in plain form",
+		"issuer: night.example":                "f line 2: issuer must be an absolute URL in plain form",
+		"issuer: \"\"":                         "f line 2: issuer is missing",
+		"listen: \"8443\"":                     "f line 3: listen must be an address and a port, such as 127.0.0.1:8443",
+		"listen: 0.0.0.0:http":                 "f line 3: listen must have a port between 0 and 65535",
+		"listen: 0.0.0.0:70000":                "f line 3: listen must have a port between 0 and 65535",
+		"listen: night.example:8443":           "f line 3: listen must name an IP address of this machine, or none for all of them",
+		"admin_listen: nowhere":                "f line 4: admin_listen must be an address and a port, such as 127.0.0.1:8443",
+		"lease: 1s":                            "f line 6: lease must be between 2s and 1m0s",
+		"lease: 61s":                           "f line 6: lease must be between 2s and 1m0s",
+		"lease: -30s":                          "f line 6: lease must be between 2s and 1m0s",
+		"clock_bound: 1ms":                     "f line 7: clock_bound must be between 100ms and 30s",
+		"  dir: \" \"":                         "f line 9: keys.dir is missing",
+		"  identity_file: \"\"":                "f line 10: keys.identity_file is missing",
+		"    - url: \"\"":                      "f line 17: assertion.issuers[0].url is missing",
+		"      algorithms: [HS256]":            "f line 19: assertion.issuers[0].algorithms may be RS256 and ES256 only",
+		"      algorithms: [none]":             "f line 19: assertion.issuers[0].algorithms may be RS256 and ES256 only",
+		"  max_lifetime: 25h":                  "f line 21: assertion.max_lifetime must be between 1m0s and 24h0m0s",
+		"    url: \"\"":                        "f line 26: envelope.issuer.url is missing",
+		"  audience: \"\"":                     "f line 27: envelope.audience is missing",
+		"  paths: [var/log]":                   "f line 12: disk.paths[0] must be an absolute path",
+		"  paths: [/a, \"\"]":                  "f line 12: disk.paths[1] must be an absolute path",
+		"  paths: [/1,/2,/3,/4,/5,/6,/7,/8,/9,/10,/11,/12,/13,/14,/15,/16,/17]": "f line 12: disk.paths may be at most 16",
+		"  paths: /var/log":                        "f line 12: disk.paths must be a list",
+		"  min_free_mb: -1":                        "f line 13: disk.min_free_mb must be between 1 and 1048576",
+		"  min_free_percent: 51":                   "f line 14: disk.min_free_percent must be between 1 and 50",
+		"  refresh: 999ms":                         "f line 22: assertion.refresh must be between 1s and 1h0m0s",
+		"  refresh: 61m":                           "f line 22: assertion.refresh must be between 1s and 1h0m0s",
+		"  refresh: 61s":                           "f line 23: assertion.max_stale must not be less than assertion.refresh, which is 1m1s",
+		"  max_stale: 5s":                          "f line 23: assertion.max_stale must not be less than assertion.refresh, which is 10s",
+		"  max_stale: 25h":                         "f line 23: assertion.max_stale must be between 1s and 24h0m0s",
+		"  max_age: 13h":                           "f line 28: envelope.max_age must be between 1m0s and 12h0m0s",
+		"      subject: \"\"":                      "f line 31: envelope.operators must each have an issuer and a subject",
 		"database_url: \"\"":                       "f line 1: database_url must be given, here or as database_url_file, and not in both places",
 		"database_url: a\ndatabase_url_file: /a/b": "f line 1: database_url must be given, here or as database_url_file, and not in both places",
 		"database_url_file: /nowhere/at/all":       "",
@@ -116,6 +136,14 @@ func TestAWrongAuthority(t *testing.T) {
 			require.EqualError(t, Parse("f", []byte(changed(t, goodAuthority, change)), &Authority{}, noEnv), want)
 		})
 	}
+}
+
+func TestKeysOfThePlatformAreBoundedToo(t *testing.T) {
+	t.Parallel()
+	text := strings.Replace(goodAuthority, "max_stale: 30m", "max_stale: 59s", 1)
+	require.EqualError(t, Parse("f", []byte(text), &Authority{}, noEnv), "f line 30: envelope.max_stale must not be less than envelope.refresh, which is 1m0s")
+	text = strings.Replace(goodAuthority, "refresh: 1m\n", "refresh: 2h\n", 1)
+	require.EqualError(t, Parse("f", []byte(text), &Authority{}, noEnv), "f line 29: envelope.refresh must be between 1s and 1h0m0s")
 }
 
 func TestDefaultsOfAnAuthority(t *testing.T) {
@@ -136,6 +164,10 @@ envelope: {issuer: {url: "https://i.example"}, audience: n}
 	assert.Equal(t, time.Hour, a.Envelope.MaxAge.Std())
 	assert.Equal(t, 24*time.Hour, a.Assertion.MaxLifetime.Std())
 	assert.Empty(t, a.AdminListen)
+	assert.Equal(t, Disk{nil, 512, 5}, a.Disk)
+	for _, f := range []Freshness{a.Assertion.Freshness, a.Envelope.Freshness} {
+		assert.Equal(t, Freshness{Duration(5 * time.Minute), Duration(time.Hour)}, f)
+	}
 
 	require.EqualError(t, Parse("f", []byte("database_url: x\nissuer: http://127.0.0.1:8443\nlisten: :8443\nkeys: {dir: a, identity_file: b}\n"), &Authority{}, noEnv),
 		"f: assertion.issuers is missing")
@@ -198,12 +230,14 @@ nats:
   replicas: 3
 start_rate: 5
 republish: 20s
+disk: {paths: [/var/lib/nats], min_free_percent: 20}
 `
 	var s Scheduler
 	require.NoError(t, Parse("f", []byte(good), &s, noEnv))
 	assert.Equal(t, "hush", s.NATS.Password.Reveal())
 	assert.Equal(t, []string{"http://127.0.0.1:8222", "http://127.0.0.2:8222"}, s.NATS.Monitors())
 	assert.EqualValues(t, 5, s.StartRate)
+	assert.Equal(t, Disk{[]string{"/var/lib/nats"}, 512, 20}, s.Disk)
 	for change, want := range map[string]string{
 		"  url: nats://u:hush@127.0.0.1:4222": "f line 4: nats.url must not hold a user or a password; nats.user and nats.password_file do",
 		"  url: http://127.0.0.1:4222":        "f line 4: nats.url must be nats:// or tls:// URLs, joined by commas without spaces",
@@ -214,6 +248,7 @@ republish: 20s
 		"  monitor_url: 127.0.0.1:8222":       "f line 7: nats.monitor_url must be http:// or https:// URLs, joined by commas without spaces",
 		"start_rate: 1001":                    "f line 9: start_rate must be between 1 and 1000 runs in one second",
 		"start_rate: -1":                      "f line 9: start_rate must be between 1 and 1000 runs in one second",
+		"disk: {paths: [here]}":               "f line 11: disk.paths[0] must be an absolute path",
 		"republish: 1s":                       "f line 10: republish must be between 5s and 5m0s",
 	} {
 		require.EqualError(t, Parse("f", []byte(changed(t, good, change)), &Scheduler{}, noEnv), want, change)

@@ -13,6 +13,7 @@ type Scheduler struct {
 	Instance    string   `yaml:"instance"`     // different on each replica; the host's name when empty
 	AdminListen string   `yaml:"admin_listen"` // metrics and probes; none when empty, never public
 	NATS        NATS     `yaml:"nats"`
+	Disk        Disk     `yaml:"disk"`
 	StartRate   int64    `yaml:"start_rate"` // runs that may begin in one second, in the whole cluster
 	Republish   Duration `yaml:"republish"`  // a reference that nobody has claimed is published again
 }
@@ -41,6 +42,7 @@ func (s *Scheduler) Check(env func(string) string) error {
 		optionalAddress("admin_listen", s.AdminListen),
 		within("republish", &s.Republish, 30*time.Second, 5*time.Second, 5*time.Minute),
 		s.NATS.check(),
+		s.Disk.check(),
 	)
 }
 
