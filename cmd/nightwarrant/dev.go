@@ -8,7 +8,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/dev"
 )
 
-// devIssuer and devIDP are hidden: they are separate processes for
+// devIssuer, devIDP and devNATS are hidden: they are separate processes for
 // demonstrations and development, and nothing of the authority knows them.
 func (p program) devIssuer() *cobra.Command {
 	c := &dev.Workloads{}
@@ -23,6 +23,15 @@ func (p program) devIDP() *cobra.Command {
 	c := &dev.People{}
 	cmd := p.process("dev-idp", "Run an identity provider, for development only", c, func(ctx context.Context) error {
 		return dev.RunPeople(ctx, c, p.log())
+	})
+	cmd.Hidden = true
+	return cmd
+}
+
+func (p program) devNATS() *cobra.Command {
+	c := &dev.NATS{}
+	cmd := p.process("dev-nats", "Run a NATS server, for development only", c, func(ctx context.Context) error {
+		return dev.RunNATS(ctx, c, p.log())
 	})
 	cmd.Hidden = true
 	return cmd

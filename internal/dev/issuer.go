@@ -1,9 +1,10 @@
-// Package dev runs token issuers for demonstrations and development: a
-// workload issuer, which projects Kubernetes-shaped tokens of service accounts
-// into files, and an identity provider, which writes envelopes of people.
+// Package dev runs what stands in for other people's services in
+// demonstrations and development: a workload issuer, which projects
+// Kubernetes-shaped tokens of service accounts into files, an identity
+// provider, which writes envelopes of people, and a NATS server.
 //
 // They are separate processes, and the authority knows them as configured
-// issuers like any other: it has no switch for them. They are not for
+// services like any other: it has no switch for them. They are not for
 // production. Nobody is authenticated: whoever can read a file is that workload
 // or that person. Keys lie in plain files, nothing is revoked, and nothing is
 // audited. They listen on a loopback address only.

@@ -1,6 +1,7 @@
 package localstack
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -32,9 +33,12 @@ type NATSUser struct {
 
 // NATSOptions says where the streams live and who may use the server.
 type NATSOptions struct {
-	Dir   string // JetStream's files; used as it is when present
-	Users []NATSUser
-	Logs  slog.Handler // nil discards
+	Dir     string // JetStream's files; used as it is when present
+	Users   []NATSUser
+	Port    int          // for clients; 0 is a free one
+	Monitor int          // for the monitoring pages; 0 is a free one
+	Lazy    bool         // acknowledges before it syncs, as NATS does unless told: what readiness must notice
+	Logs    slog.Handler // nil discards
 }
 
 // NATS is one server inside this process, on 127.0.0.1 only.
@@ -48,7 +52,7 @@ type NATS struct {
 }
 
 // StartNATS starts a server with JetStream on disk, every write synced before
-// it is acknowledged, on a free port. ctx bounds the start only.
+// it is acknowledged unless Lazy says otherwise. ctx bounds the start only.
 func StartNATS(ctx context.Context, o NATSOptions) (*NATS, error) {
 	if o.Dir == "" || len(o.Users) == 0 {
 		return nil, errors.New("NATS needs a directory and at least one user")
@@ -59,9 +63,9 @@ func StartNATS(ctx context.Context, o NATSOptions) (*NATS, error) {
 	n := &NATS{users: map[string]string{}, logs: slog.New(o.Logs)}
 	n.options = server.Options{
 		ServerName: "nightwarrant-local",
-		Host:       loopback, Port: server.RANDOM_PORT,
-		HTTPHost: loopback, HTTPPort: server.RANDOM_PORT,
-		JetStream: true, StoreDir: o.Dir, SyncAlways: true,
+		Host:       loopback, Port: cmp.Or(o.Port, server.RANDOM_PORT),
+		HTTPHost: loopback, HTTPPort: cmp.Or(o.Monitor, server.RANDOM_PORT),
+		JetStream: true, StoreDir: o.Dir, SyncAlways: !o.Lazy,
 		JetStreamMaxMemory: natsMaxMemory, JetStreamMaxStore: natsMaxStore,
 		NoSigs: true,
 	}
@@ -100,15 +104,32 @@ func (n *NATS) start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("NATS: %w", err)
 	}
-	s.SetLogger(natsLog{n.logs}, false, false)
+	log := &natsLog{to: n.logs, fatal: make(chan string, 1)}
+	s.SetLogger(log, false, false)
 	s.Start()
-	if !s.ReadyForConnections(within(ctx, natsReadyWithin)) {
+	if err := ready(s, log, within(ctx, natsReadyWithin)); err != nil {
 		shutdown(s)
-		return errors.New("NATS was not ready in time")
+		return err
 	}
 	n.server = s
 	n.options.Port, n.options.HTTPPort = tcpPort(s), s.MonitorAddr().Port
 	return nil
+}
+
+// ready waits until the server takes connections, or has said why it never will.
+func ready(s *server.Server, log *natsLog, limit time.Duration) error {
+	const look = 100 * time.Millisecond
+	for end := time.Now().Add(limit); time.Now().Before(end); {
+		select {
+		case why := <-log.fatal:
+			return fmt.Errorf("NATS: %s", why)
+		default:
+		}
+		if s.ReadyForConnections(look) {
+			return nil
+		}
+	}
+	return errors.New("NATS was not ready in time")
 }
 
 // within is the time that ctx leaves, at most limit.
@@ -166,12 +187,24 @@ func (n *NATS) host(monitor bool) string {
 
 func tcpPort(s *server.Server) int { return s.Addr().(*net.TCPAddr).Port }
 
-// natsLog hands the server's lines to slog.
-type natsLog struct{ to *slog.Logger }
+// natsLog hands the server's lines to slog. A server in its own process would
+// end after the first that is fatal; here its owner must.
+type natsLog struct {
+	to    *slog.Logger
+	fatal chan string // of size 1
+}
 
-func (l natsLog) Noticef(format string, v ...any) { l.to.Info(fmt.Sprintf(format, v...)) }
-func (l natsLog) Warnf(format string, v ...any)   { l.to.Warn(fmt.Sprintf(format, v...)) }
-func (l natsLog) Errorf(format string, v ...any)  { l.to.Error(fmt.Sprintf(format, v...)) }
-func (l natsLog) Fatalf(format string, v ...any)  { l.to.Error(fmt.Sprintf(format, v...)) }
-func (l natsLog) Debugf(format string, v ...any)  { l.to.Debug(fmt.Sprintf(format, v...)) }
-func (l natsLog) Tracef(format string, v ...any)  { l.to.Debug(fmt.Sprintf(format, v...)) }
+func (l *natsLog) Noticef(format string, v ...any) { l.to.Info(fmt.Sprintf(format, v...)) }
+func (l *natsLog) Warnf(format string, v ...any)   { l.to.Warn(fmt.Sprintf(format, v...)) }
+func (l *natsLog) Errorf(format string, v ...any)  { l.to.Error(fmt.Sprintf(format, v...)) }
+func (l *natsLog) Debugf(format string, v ...any)  { l.to.Debug(fmt.Sprintf(format, v...)) }
+func (l *natsLog) Tracef(format string, v ...any)  { l.to.Debug(fmt.Sprintf(format, v...)) }
+
+func (l *natsLog) Fatalf(format string, v ...any) {
+	why := fmt.Sprintf(format, v...)
+	l.to.Error(why)
+	select {
+	case l.fatal <- why:
+	default:
+	}
+}

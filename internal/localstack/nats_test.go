@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// startNATS starts a server that the test stops.
 func startNATS(t *testing.T, options NATSOptions) *NATS {
 	t.Helper()
 	options.Dir = t.TempDir()
@@ -89,7 +90,13 @@ func TestNATSUserMayUseItsSubjectsOnly(t *testing.T) {
 
 func TestNATSSyncsEveryWrite(t *testing.T) {
 	t.Parallel()
-	n := startNATS(t, NATSOptions{Users: []NATSUser{everything}})
+	assert.True(t, syncAlways(t, startNATS(t, NATSOptions{Users: []NATSUser{everything}})))
+	assert.False(t, syncAlways(t, startNATS(t, NATSOptions{Users: []NATSUser{everything}, Lazy: true})))
+}
+
+// syncAlways is what the server says of itself, as readiness asks it.
+func syncAlways(t *testing.T, n *NATS) bool {
+	t.Helper()
 	request, err := http.NewRequestWithContext(soon(t, 10*time.Second), http.MethodGet, n.MonitorURL()+"/varz", nil)
 	require.NoError(t, err)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -108,9 +115,9 @@ func TestNATSSyncsEveryWrite(t *testing.T) {
 		} `json:"jetstream"`
 	}
 	require.NoError(t, json.Unmarshal(body, &varz))
-	assert.True(t, varz.JetStream.Config.SyncAlways)
 	assert.Equal(t, loopback, varz.Host)
 	assert.True(t, strings.HasPrefix(varz.JetStream.Config.StoreDir, n.Dir()))
+	return varz.JetStream.Config.SyncAlways
 }
 
 func TestNATSKeepsStreamsAndAddressesOverARestart(t *testing.T) {
@@ -155,4 +162,11 @@ func TestNATSLogsWhereItIsTold(t *testing.T) {
 	n.Stop()
 	assert.Contains(t, lines.String(), "Server is ready")
 	assert.NotContains(t, lines.String(), n.users["all"])
+}
+
+func TestNATSSaysWhyItCannotStart(t *testing.T) {
+	t.Parallel()
+	n := startNATS(t, NATSOptions{Users: []NATSUser{everything}})
+	_, err := StartNATS(soon(t, 30*time.Second), NATSOptions{Dir: t.TempDir(), Users: []NATSUser{everything}, Port: n.options.Port})
+	require.ErrorContains(t, err, "address already in use")
 }
