@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -85,68 +84,6 @@ envelope:
 }
 
 func port(n int) string { return fmt.Sprint(n) }
-
-// writeQueueConfig writes what is known only when the queue is: the scheduler's and the workers' files.
-func (s *Stack) writeQueueConfig(ctx context.Context) error {
-	at, monitor, credentials := s.natsURL("nw_scheduler")
-	files := map[string]string{"scheduler.yaml": `instance: scheduler-1
-database_url_file: ` + s.path("config", "scheduler.url") + `
-nats:
-  url: ` + at + `
-  monitor_url: ` + monitor + `
-` + credentials(s.path("config", "nats-scheduler")) + `start_rate: 10
-republish: 5s
-`}
-	for role, workers := range map[string][]string{"bookkeeper": {"worker-1", "worker-2"}, "probe": {"probe"}} {
-		q, err := s.queueOf(ctx, role)
-		if err != nil {
-			return err
-		}
-		at, _, _ := s.natsURL(role)
-		for _, w := range workers {
-			text, err := json.Marshal(WorkerConfig{Authority: s.Origin(), Client: "books", AssertionFile: s.path("tokens", w), Guard: s.GuardURI(), NATS: at, Queue: q,
-				User: s.natsUser(role), Password: s.natsPassword(role)})
-			if err != nil {
-				return err
-			}
-			files[w+".json"] = string(text)
-		}
-	}
-	for name, text := range files {
-		if err := os.WriteFile(s.path("config", name), []byte(text), 0o600); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// natsURL is where a user finds NATS, without its password.
-func (s *Stack) natsURL(user string) (at, monitor string, credentials func(file string) string) {
-	if s.nats == nil {
-		return s.env(EnvNATS), s.env(EnvMonitor), func(string) string { return "" }
-	}
-	u, err := url.Parse(s.nats.URL(user))
-	if err != nil {
-		return "", "", func(string) string { return "" } // a URL that localstack made
-	}
-	return "nats://" + u.Host, s.nats.MonitorURL(), func(file string) string {
-		return "  user: " + user + "\n  password_file: " + file + "\n"
-	}
-}
-
-func (s *Stack) natsUser(role string) string {
-	if s.nats == nil {
-		return ""
-	}
-	return role
-}
-
-func (s *Stack) natsPassword(role string) string {
-	if s.nats == nil {
-		return ""
-	}
-	return s.passwords["nats-"+role]
-}
 
 // registry is what the operator applies before anything can be consented to.
 func (s *Stack) registry() string {

@@ -6,6 +6,7 @@ package demo
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -26,8 +27,6 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
 	"github.com/nightwarrant/nightwarrant/internal/localstack"
-	"github.com/nightwarrant/nightwarrant/scheduler/queue"
-	"github.com/nightwarrant/nightwarrant/worker/natsqueue"
 )
 
 // Environment variables that name existing servers instead of private ones.
@@ -55,7 +54,6 @@ type Stack struct {
 	passwords   map[string]string
 	postgres    *localstack.Postgres
 	existing    *url.URL // of the administrator, on a server that was there before; nil with a private one
-	nats        *localstack.NATS
 	proxy       *http.Server
 	next        atomic.Int64
 	children    map[string]*child
@@ -64,8 +62,8 @@ type Stack struct {
 
 // ports are kept, because issuers and origins are names that tokens carry.
 type ports struct {
-	Origin, ReplicaA, ReplicaB, AdminA, AdminB, Workloads, People, Guard int
-	Name                                                                 string // of this stack's databases and roles
+	Origin, ReplicaA, ReplicaB, AdminA, AdminB, Workloads, People, Guard, NATS, Monitor int
+	Name                                                                                string // of this stack's databases and roles
 }
 
 // Origin is the one public origin of the authority.
@@ -88,24 +86,24 @@ func New(o Options) (*Stack, error) {
 			return nil, err
 		}
 	}
-	if err := s.remember("ports.json", &s.ports, func() error { return s.ports.choose() }); err != nil {
+	if err := s.remember("ports.json", &s.ports, s.ports.choose); err != nil {
 		return nil, err
 	}
 	return s, s.remember("passwords.json", &s.passwords, func() error {
 		for _, of := range []string{"authority", "scheduler", "operator", "guard", "nats-scheduler", "nats-bookkeeper", "nats-probe"} {
-			s.passwords[of] = rand.Text()
+			s.passwords[of] = cmp.Or(s.passwords[of], rand.Text())
 		}
 		return nil
 	})
 }
 
-// remember reads a small file of this stack, or makes it.
+// remember reads a small file of this stack, lets choose fill in what it lacks, and keeps it.
 func (s *Stack) remember(name string, into any, choose func() error) error {
 	text, err := os.ReadFile(s.path(name))
 	if err == nil {
-		return json.Unmarshal(text, into)
+		err = json.Unmarshal(text, into)
 	}
-	if !errors.Is(err, os.ErrNotExist) {
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	if err := choose(); err != nil {
@@ -117,10 +115,13 @@ func (s *Stack) remember(name string, into any, choose func() error) error {
 	return os.WriteFile(s.path(name), text, 0o600)
 }
 
-// choose takes free ports. All are held until each is known, so that none comes twice.
+// choose takes free ports where there are none yet. All are held until each is known, so that none comes twice.
 func (p *ports) choose() error {
-	p.Name = "nw_" + fmt.Sprintf("%x", time.Now().UnixNano())
-	for _, port := range []*int{&p.Origin, &p.ReplicaA, &p.ReplicaB, &p.AdminA, &p.AdminB, &p.Workloads, &p.People, &p.Guard} {
+	p.Name = cmp.Or(p.Name, "nw_"+fmt.Sprintf("%x", time.Now().UnixNano()))
+	for _, port := range []*int{&p.Origin, &p.ReplicaA, &p.ReplicaB, &p.AdminA, &p.AdminB, &p.Workloads, &p.People, &p.Guard, &p.NATS, &p.Monitor} {
+		if *port != 0 {
+			continue
+		}
 		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it binds and closes
 		if err != nil {
 			return err
@@ -441,34 +442,16 @@ func (f failover) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // StartRest starts NATS with a user for each role's own queue, the scheduler and the guard.
 func (s *Stack) StartRest(ctx context.Context) error {
-	if err := s.startNATS(ctx); err != nil {
+	if err := s.writeQueueConfig(ctx); err != nil {
 		return err
 	}
-	if err := s.writeQueueConfig(ctx); err != nil {
+	if err := s.startNATS(ctx, queueConfig); err != nil {
 		return err
 	}
 	if _, err := s.start("scheduler", "scheduler", "--config", s.path("config", "scheduler.yaml")); err != nil {
 		return err
 	}
 	_, err := s.start("guard", "guard", "--config", s.path("config", "guard.yaml"))
-	return err
-}
-
-func (s *Stack) startNATS(ctx context.Context) (err error) {
-	if s.env(EnvNATS) != "" {
-		return nil
-	}
-	scheduler := queue.SchedulerPermissions()
-	users := []localstack.NATSUser{{Name: "nw_scheduler", Password: s.passwords["nats-scheduler"], Publish: scheduler.Publish, Subscribe: scheduler.Subscribe}}
-	for _, role := range []string{"bookkeeper", "probe"} {
-		q, err := s.queueOf(ctx, role)
-		if err != nil {
-			return err
-		}
-		publish, subscribe := natsqueue.Subjects(q)
-		users = append(users, localstack.NATSUser{Name: role, Password: s.passwords["nats-"+role], Publish: publish, Subscribe: subscribe})
-	}
-	s.nats, err = localstack.StartNATS(ctx, localstack.NATSOptions{Dir: s.path("nats"), Users: users})
 	return err
 }
 
@@ -497,16 +480,13 @@ func (s *Stack) WaitOpen(ctx context.Context, limit time.Duration) error {
 
 // Stop ends everything, the processes that need others first.
 func (s *Stack) Stop() {
-	for _, name := range []string{"worker-1", "worker-2", "guard", "scheduler", "replica-a", "replica-b", "issuer", "idp"} {
+	for _, name := range []string{"worker-1", "worker-2", "guard", "scheduler", "replica-a", "replica-b", "issuer", "idp", "nats"} {
 		if c := s.children[name]; c != nil {
 			c.stop()
 		}
 	}
 	if s.proxy != nil {
 		_ = s.proxy.Close() // nobody is left to answer
-	}
-	if s.nats != nil {
-		s.nats.Stop()
 	}
 	if s.postgres != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
