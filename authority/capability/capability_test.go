@@ -385,7 +385,7 @@ func TestCapabilityStructure(t *testing.T) {
 		"typ missing":             head(`{"alg":"ES256","kid":"` + kid + `"}`),
 		"typ of a proof":          head(`{"alg":"ES256","kid":"` + kid + `","typ":"dpop+jwt"}`),
 		"typ JWT":                 head(`{"alg":"ES256","kid":"` + kid + `","typ":"JWT"}`),
-		"typ of a decision":       head(`{"alg":"ES256","kid":"` + kid + `","typ":"nightwarrant-decision+jwt"}`),
+		"typ of a decision":       head(`{"alg":"ES256","kid":"` + kid + `","typ":"nightwarrant-readiness+jwt"}`),
 		"kid missing":             head(`{"alg":"ES256","typ":"at+jwt"}`),
 		"kid a number":            head(`{"alg":"ES256","kid":1,"typ":"at+jwt"}`),
 		"kid unknown":             head(`{"alg":"ES256","kid":"x","typ":"at+jwt"}`),

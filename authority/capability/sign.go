@@ -13,6 +13,12 @@ import (
 
 const maxToken = 8 << 10 // bytes
 
+// Every signed object has a typ of its own, which is refused wherever another is expected (protocol P25, RFC 8725 §3.11).
+const (
+	typeCapability jose.ContentType = "at+jwt" // RFC 9068 §2.1
+	typeDecision   jose.ContentType = "nightwarrant-readiness+jwt"
+)
+
 // Signer signs with the cluster's P-256 key, which may live in another process or a token. The signature is r‖s.
 type Signer interface {
 	KeyID() string
@@ -59,8 +65,13 @@ func sign(s Signer, c claims) (Token, error) {
 	if err != nil {
 		return "", err
 	}
+	text, err := signJWS(s, typeCapability, payload)
+	return Token(text), err
+}
+
+func signJWS(s Signer, typ jose.ContentType, payload []byte) (string, error) {
 	key := jose.SigningKey{Algorithm: jose.ES256, Key: opaque{s}}
-	signer, err := jose.NewSigner(key, (&jose.SignerOptions{}).WithType("at+jwt"))
+	signer, err := jose.NewSigner(key, (&jose.SignerOptions{}).WithType(typ))
 	if err != nil {
 		return "", err
 	}
@@ -68,8 +79,7 @@ func sign(s Signer, c claims) (Token, error) {
 	if err != nil {
 		return "", err
 	}
-	text, err := jws.CompactSerialize()
-	return Token(text), err
+	return jws.CompactSerialize()
 }
 
 // opaque is a Signer as go-jose knows one.
@@ -120,36 +130,49 @@ func VerifyComponent(t Token, keys KeySet, e Expectation) (*ComponentClaims, err
 }
 
 func verify(t Token, keys KeySet, e Expectation, c claims) error {
-	kid, err := readTokenHeader(t.Reveal())
-	if err != nil {
-		return err
-	}
-	pub, generation, ok := keys.Key(kid)
-	if !ok {
-		return badToken("the key is unknown")
-	}
-	payload, err := verifyJWS(t.Reveal(), pub)
+	payload, generation, err := verifyJWS(t.Reveal(), typeCapability, keys)
 	if err != nil {
 		return err
 	}
 	if canonical.Decode(payload, c) != nil || c.check() != nil {
 		return badToken("the claims are not those of this kind of capability")
 	}
-	if c.header().Generation != generation {
+	h := c.header()
+	if h.Generation != generation {
 		return badToken("the generation is not the key's")
 	}
-	return e.clear(c.header())
+	return e.clear(h.Issuer, h.Audience, h.IssuedAt, h.Expires)
 }
 
-// readTokenHeader demands alg, kid and typ and nothing else: crit, jwk and their like have no place in our own tokens.
-func readTokenHeader(t string) (kid string, err error) {
+// verifyJWS verifies one of the authority's objects: the only typ that is accepted here, and a key that is known.
+func verifyJWS(t string, typ jose.ContentType, keys KeySet) (payload []byte, generation int64, err error) {
+	kid, err := readHeader(t, typ)
+	if err != nil {
+		return nil, 0, err
+	}
+	pub, generation, ok := keys.Key(kid)
+	if !ok {
+		return nil, 0, badToken("the key is unknown")
+	}
+	jws, err := jose.ParseSignedCompact(t, []jose.SignatureAlgorithm{jose.ES256})
+	if err != nil {
+		return nil, 0, badToken("it is not signed")
+	}
+	if payload, err = jws.Verify(pub); err != nil {
+		return nil, 0, badToken("the signature is wrong")
+	}
+	return payload, generation, nil
+}
+
+// readHeader demands alg, kid and typ and nothing else: crit, jwk and their like have no place in what is our own.
+func readHeader(t string, want jose.ContentType) (kid string, err error) {
 	first, second, err := segments(t)
 	if err != nil {
-		return "", badToken("the capability is not three segments of base64url")
+		return "", badToken("it is not three segments of base64url")
 	}
 	in, err := strict64.DecodeString(t[:first])
 	if err != nil || !decodeExact(new([64]byte)[:], t[second+1:]) {
-		return "", badToken("the capability is not three segments of base64url")
+		return "", badToken("it is not three segments of base64url")
 	}
 	var alg, typ bool
 	err = canonical.Members(in, func(name []byte, v canonical.Value) error {
@@ -158,7 +181,7 @@ func readTokenHeader(t string) (kid string, err error) {
 		case "alg":
 			alg = text == "ES256"
 		case "typ":
-			typ = isMediaType(text, "at+jwt")
+			typ = isMediaType(text, string(want))
 		case "kid":
 			kid = text
 		default:
@@ -167,34 +190,21 @@ func readTokenHeader(t string) (kid string, err error) {
 		return nil
 	})
 	if err != nil || !alg || !typ || kid == "" {
-		return "", badToken("the header is not that of a capability")
+		return "", badToken("the header is another kind's")
 	}
 	return kid, nil
 }
 
-func verifyJWS(t string, pub *ecdsa.PublicKey) ([]byte, error) {
-	jws, err := jose.ParseSignedCompact(t, []jose.SignatureAlgorithm{jose.ES256})
-	if err != nil {
-		return nil, badToken("the capability is not a signed token")
-	}
-	payload, err := jws.Verify(pub)
-	if err != nil {
-		return nil, badToken("the signature is wrong")
-	}
-	return payload, nil
-}
-
-func (e Expectation) clear(h *Header) error {
-	now := e.Now
+func (e Expectation) clear(issuer, audience string, issued, expires int64) error {
 	switch {
-	case e.Issuer == "" || h.Issuer != e.Issuer:
+	case e.Issuer == "" || issuer != e.Issuer:
 		return badToken("the issuer is another")
-	case e.Audience == "" || h.Audience != e.Audience:
+	case e.Audience == "" || audience != e.Audience:
 		return badToken("the audience is another")
-	case h.IssuedAt > now.Add(e.Leeway).Unix():
-		return badToken("the capability is not valid yet")
-	case h.Expires <= now.Add(-e.Leeway).Unix():
-		return badToken("the capability has expired")
+	case issued > e.Now.Add(e.Leeway).Unix():
+		return badToken("it is not valid yet")
+	case expires <= e.Now.Add(-e.Leeway).Unix():
+		return badToken("it has expired")
 	}
 	return nil
 }
