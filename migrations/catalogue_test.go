@@ -17,9 +17,14 @@ import (
 
 func TestMain(m *testing.M) { teststack.Main(m) }
 
-func rows[T any](t *testing.T, pool *pgxpool.Pool, sql string, args ...any) []T {
+// querier is a pool or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func rows[T any](t *testing.T, by querier, sql string, args ...any) []T {
 	t.Helper()
-	r, err := pool.Query(context.Background(), sql, args...)
+	r, err := by.Query(context.Background(), sql, args...)
 	require.NoError(t, err)
 	out, err := pgx.CollectRows(r, pgx.RowToStructByPos[T])
 	require.NoError(t, err)
@@ -44,8 +49,8 @@ func columns(t *testing.T, pool *pgxpool.Pool) []column {
 
 // fits lists the types that a class may have. Text is for closed vocabularies only.
 var fits = map[string][]string{
-	"reference": {"bytea"}, "digest": {"bytea"}, "public_key": {"bytea"}, "document": {"bytea"}, "state": {"text"}, "flag": {"boolean"},
-	"number": {"bigint", "integer", "smallint"}, "time": {"timestamp with time zone"},
+	"reference": {"bytea"}, "digest": {"bytea", "bytea[]"}, "public_key": {"bytea"}, "document": {"bytea"}, "state": {"text"}, "flag": {"boolean"},
+	"number": {"bigint", "integer", "smallint", "smallint[]"}, "time": {"timestamp with time zone"},
 }
 
 // A8: every column has a class, and no column outside the document table can hold text from outside.

@@ -1,0 +1,203 @@
+package migrations_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/nightwarrant/nightwarrant/internal/teststack"
+	"github.com/nightwarrant/nightwarrant/internal/teststack/fixture"
+)
+
+// gated are the verbs that nothing passes while the gate is closed. Each is one admission (design.md §3).
+var gated = []string{"claim", "renew", "mint", "admit", "plan", "rezone", "take_outbox", "give_consent", "apply"}
+
+// possible is everything else that a process role may call: what stays possible while closed (design.md §3), each for its reason.
+var possible = map[string]string{
+	// A closed gate must be able to open.
+	"evaluate": "derives the decision", "register_replica": "boot report", "boot_component": "component token", "spend_component": "nonces",
+	"report_replica": "readiness report", "report_component": "readiness report", "store_health": "a probe for reports", "register_keys": "comes before the first start",
+	// Less is always possible.
+	"gate_close": "close", "gate_release": "ends a hold and opens nothing", "revoke": "revoke", "cut_off": "revoke", "retire": "revoke", "decline": "deny", "record_finding": "finding",
+	// A close must not make finished work ambiguous (P16).
+	"settle_effect": "settle effect", "unsettled": "unsettled", "settle_run": "settle run", "effect_for_holder": "status",
+	// Time passes while closed.
+	"reapable": "reaper", "reap": "reaper", "expire_effects": "reaper", "expire_consents": "reaper",
+	"raise_floors": "reaper: a floor only refuses more", "drain": "reaper: changes nothing", "recycle": "reaper: drops what is refused by the floor",
+	// Reading, and the record of it.
+	"present": "reading", "show_offers": "reading", "show_tasks": "reading", "show_runs": "reading", "show_ambiguous": "reading", "task_reference": "reading", "entries": "reading",
+	"identity": "reading", "decision": "reading", "due": "reading", "zones": "reading", "queues": "reading", "note_refusal": "audit", "count_refusals": "audit",
+}
+
+// settling has no lock in common with a close either.
+var settling = []string{"settle_effect", "unsettled", "effect_for_holder", "expire_effects"}
+
+type callable struct{ Name, Body string }
+
+// callables are the functions that some process role may execute, by whatever grant.
+func callables(t *testing.T, by querier) []callable {
+	t.Helper()
+	return rows[callable](t, by, `SELECT p.proname, p.prosrc FROM pg_proc p WHERE p.pronamespace = 'nw'::regnamespace AND EXISTS (
+		SELECT FROM pg_roles r WHERE r.rolname LIKE 'nw\_%' AND r.rolcanlogin AND has_function_privilege(r.oid, p.oid, 'EXECUTE')) ORDER BY 1`)
+}
+
+// judge says what is wrong with where the callable functions stand: each is on exactly one side, and behind the gate if that is its side.
+func judge(all []callable) (wrong []string) {
+	known := map[string]bool{}
+	for _, c := range all {
+		if known[c.Name] {
+			wrong = append(wrong, c.Name+": two verbs of one name")
+		}
+		known[c.Name] = true
+		behind, free := slices.Contains(gated, c.Name), possible[c.Name] != ""
+		switch {
+		case behind == free:
+			wrong = append(wrong, c.Name+": is a new verb gated, or possible while closed? Say so, and why")
+		case behind:
+			wrong = append(wrong, prefix(c.Name, behindTheGate(c.Body))...)
+		case strings.Contains(c.Body, "nw.admitting"):
+			wrong = append(wrong, c.Name+": asks the gate, and is listed as possible while closed")
+		case slices.Contains(settling, c.Name) && regexp.MustCompile(`nw\.(enter|alone)\b`).MatchString(c.Body):
+			wrong = append(wrong, c.Name+": settling waits for nobody (P16)")
+		}
+	}
+	for _, name := range slices.Concat(gated, slices.Sorted(maps.Keys(possible)), settling) {
+		if !known[name] {
+			wrong = append(wrong, name+": is listed and does not exist")
+		}
+	}
+	return wrong
+}
+
+func prefix(name string, sentences []string) []string {
+	for i, s := range sentences {
+		sentences[i] = name + ": " + s
+	}
+	return sentences
+}
+
+var (
+	comment = regexp.MustCompile(`--[^\n]*`)
+	// acts is what no statement may do before the decision is read: write, or call something that may.
+	acts = regexp.MustCompile(`(?is)\b(INSERT|DELETE|TRUNCATE|MERGE|EXECUTE|CALL|COPY)\b|\bUPDATE\s+(ONLY\s+)?[\w.]+\s+(AS\s+)?(\w+\s+)?SET\b|\bnw\.\w+\s*\(`)
+)
+
+// behindTheGate holds a body against the one pattern (design.md §3): the first statement takes the shared lock, row locks may follow, a
+// statement of its own reads the decision, and only then anything is done.
+func behindTheGate(body string) (wrong []string) {
+	_, body, _ = strings.Cut(comment.ReplaceAllString(body, ""), "BEGIN")
+	statements := strings.Split(body, ";")
+	for i := range statements {
+		statements[i] = strings.TrimSpace(statements[i])
+	}
+	if statements[0] != "PERFORM nw.enter()" {
+		wrong = append(wrong, "the first statement is not the shared lock")
+	}
+	read := slices.Index(statements, "d := nw.admitting()")
+	if read < 1 {
+		return append(wrong, "no statement of its own reads the decision after the lock")
+	}
+	for _, s := range statements[1:read] {
+		if acts.MatchString(s) {
+			wrong = append(wrong, "acts before it has read the decision: "+s)
+		}
+	}
+	if !strings.Contains(strings.Join(statements[read:], ";"), "d.state IS NULL") {
+		wrong = append(wrong, "does not look at the decision that it has read")
+	}
+	return wrong
+}
+
+// A15: every verb takes sides, and those behind the gate are built so that a close is exact.
+func TestEveryVerbTakesSides(t *testing.T) {
+	t.Parallel()
+	assert.Empty(t, judge(callables(t, teststack.Database(t).Pool(t, teststack.Owner))))
+}
+
+// The test above can fail: each of these is found.
+func TestAVerbOnTheWrongSideIsFound(t *testing.T) {
+	t.Parallel()
+	edit := func(verb, old, with string) string {
+		return fmt.Sprintf(`DO $x$ DECLARE f text := pg_get_functiondef('nw.%s'::regproc); BEGIN
+			IF strpos(f, $o$%s$o$) = 0 THEN RAISE 'nothing to edit'; END IF; EXECUTE replace(f, $o$%s$o$, $n$%s$n$); END $x$`, verb, old, old, with)
+	}
+	novel := `CREATE FUNCTION nw.novel() RETURNS void LANGUAGE plpgsql AS 'BEGIN END'; `
+	for name, c := range map[string]struct{ plant, found string }{
+		"a new verb":                     {novel + `GRANT EXECUTE ON FUNCTION nw.novel() TO nw_scheduler`, "novel: is a new verb"},
+		"a new verb for everybody":       {novel + `GRANT EXECUTE ON FUNCTION nw.novel() TO PUBLIC`, "novel: is a new verb"},
+		"a new verb by another role":     {novel + `GRANT EXECUTE ON FUNCTION nw.novel() TO nw_owner; GRANT nw_owner TO nw_authority`, "novel: is a new verb"},
+		"another form of a verb":         {`CREATE FUNCTION nw.claim() RETURNS void LANGUAGE plpgsql AS 'BEGIN END'; GRANT EXECUTE ON FUNCTION nw.claim() TO PUBLIC`, "claim: two verbs of one name"},
+		"a verb that is gone":            {`DROP FUNCTION nw.decline`, "decline: is listed and does not exist"},
+		"no lock":                        {edit("renew", "PERFORM nw.enter();", ""), "renew: the first statement is not"},
+		"a row before the lock":          {edit("admit", "PERFORM nw.enter();", "PERFORM FROM lanes FOR NO KEY UPDATE; PERFORM nw.enter();"), "admit: the first statement is not"},
+		"a lock in a comment":            {edit("mint", "PERFORM nw.enter();", "-- PERFORM nw.enter();"), "mint: the first statement is not"},
+		"lock and read in one statement": {edit("claim", "d := nw.admitting();", "SELECT a.* INTO d FROM (SELECT nw.enter()) locked, nw.admitting() a;"), "claim: no statement of its own reads"},
+		"a write before the decision":    {edit("plan", "d := nw.admitting();", "UPDATE start_rate SET next_at = next_at; d := nw.admitting();"), "plan: acts before"},
+		"a call before the decision":     {edit("give_consent", "d := nw.admitting();", "PERFORM nw.advance_epoch(1); d := nw.admitting();"), "give_consent: acts before"},
+		"a decision that nobody heeds":   {edit("rezone", "d.state IS NULL", "false"), "rezone: does not look"},
+		"a settling that asks":           {edit("settle_run", "PERFORM nw.enter();", "PERFORM nw.enter(); PERFORM nw.admitting();"), "settle_run: asks the gate"},
+		"a settling that waits":          {edit("settle_effect", "wait_ms := 1000;", "wait_ms := 1000; PERFORM nw.enter();"), "settle_effect: settling waits for nobody"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := teststack.Database(t).Pool(t, teststack.Superuser)
+			ctx := context.Background()
+			tx, err := pool.Begin(ctx) // roles belong to the cluster: nothing of this is committed
+			require.NoError(t, err)
+			defer tx.Rollback(ctx) //nolint:errcheck // nothing to keep
+			_, err = tx.Exec(ctx, c.plant)
+			require.NoError(t, err)
+			assert.Contains(t, strings.Join(judge(callables(t, tx)), "\n"), c.found)
+		})
+	}
+}
+
+// contents is a digest of every table but the audit log.
+func contents(t *testing.T, w *fixture.World) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	type name struct{ Name string }
+	for _, table := range rows[name](t, w.Owner, `SELECT relname FROM pg_class WHERE relnamespace = 'nw'::regnamespace AND relkind IN ('r', 'p') AND relname <> 'audit'`) {
+		all[table.Name] = fixture.Value[string](t, w, `SELECT md5(coalesce(string_agg(x::text, ',' ORDER BY x::text), '')) FROM nw.`+table.Name+` x`)
+	}
+	return all
+}
+
+// Each gated verb is called as its process role: with the gate open it is admitted, and undone; with the gate closed the same call is refused
+// and has changed nothing.
+func TestGatedVerbsRefuseWhileClosed(t *testing.T) {
+	t.Parallel()
+	w := fixture.New(t)
+	w.OpenGate(t)
+	calls := w.Gated(t)
+	ctx := context.Background()
+	var driven []string
+	for _, c := range calls {
+		driven = append(driven, c.Verb)
+		tx, err := w.DB.Pool(t, c.Role).Begin(ctx)
+		require.NoError(t, err)
+		verdict, err := c.Call.Verdict(ctx, tx)
+		require.NoError(t, tx.Rollback(ctx))
+		require.NoError(t, err)
+		require.Equal(t, "ok", verdict, "%s while open: what is refused anyway shows nothing", c.Verb)
+	}
+	assert.ElementsMatch(t, gated, driven)
+
+	w.CloseGate(t)
+	before := contents(t, w)
+	require.Greater(t, len(before), 40)
+	for _, c := range calls {
+		verdict, err := c.Call.Verdict(ctx, w.DB.Pool(t, c.Role))
+		require.NoError(t, err)
+		assert.Equal(t, "admission_closed", verdict, c.Verb)
+		assert.Equal(t, before, contents(t, w), "%s has changed something while closed", c.Verb)
+	}
+	assert.Zero(t, fixture.Value[int](t, w, `SELECT count(*) FROM nw.audit WHERE verdict = 'ok' AND id > (SELECT max(id) FROM nw.audit WHERE verb = 'close')`))
+}
