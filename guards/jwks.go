@@ -24,7 +24,7 @@ func (g *Guard) verify(ctx context.Context, t capability.Token) (*capability.Eff
 	if err != nil {
 		return nil, api.Refuse(api.InvalidToken)
 	}
-	key, ok, err := g.keys.Key(ctx, kid)
+	key, ok, err := g.keys.Key(context.WithoutCancel(ctx), kid) // whoever hangs up must not use up the one refresh
 	if err != nil {
 		return nil, api.Refuse(api.Unavailable)
 	}

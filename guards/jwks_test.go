@@ -1,6 +1,7 @@
 package guards
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,17 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority/capability"
 	"github.com/nightwarrant/nightwarrant/guards/internal/authoritytest"
 )
+
+// Or a stranger could keep a guard without keys.
+func TestWhoeverHangsUpDoesNotUseUpTheRefresh(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	token, _ := s.mint("row.append", order("1"))
+	gone, hangUp := context.WithCancel(t.Context())
+	hangUp()
+	_, err := s.guard.verify(gone, token)
+	require.NoError(t, err)
+}
 
 func TestReferenceHasOneSpelling(t *testing.T) {
 	t.Parallel()

@@ -225,7 +225,11 @@ func TestCapabilityOfAnotherKindIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	component, err := capability.SignComponent(s.authority.Key, capability.ComponentClaims{Header: header, Component: "c", ComponentKind: "guard", Boot: 1})
 	require.NoError(t, err)
-	for _, token := range []capability.Token{run, component} {
+	decision, err := capability.SignDecision(s.authority.Key, 3, capability.DecisionClaims{Issuer: authoritytest.Issuer, IssuedAt: now, Expires: now + 1, Open: true,
+		Incarnation: 1, Epoch: 1, Sequence: 1, Requirement: 1, ValidMS: 2000, SinceUnixMS: 1, InputsSHA256: strings.Repeat("A", 43),
+		Families: []capability.DecidedFamily{{Family: "store", Good: true}}})
+	require.NoError(t, err)
+	for _, token := range []capability.Token{run, component, capability.Token(decision)} {
 		answer := s.do(s.worker.Request("row.append", token, order("1")))
 		require.Equal(t, api.InvalidToken, answer.Problem.Code)
 	}

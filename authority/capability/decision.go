@@ -12,7 +12,7 @@ import (
 const MaxDecisionLife = 2 * time.Second
 
 const (
-	maxFamilies = 64
+	maxFamilies = 96
 	maxReasons  = maxFamilies + 1
 	maxText     = 128 // bytes of a challenge, or of a reason
 )
@@ -63,13 +63,13 @@ func SignDecision(s Signer, generation int64, c DecisionClaims) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	return signJWS(s, typeDecision, payload)
+	return signJWS(s, aDecision, payload)
 }
 
 // VerifyDecision verifies a decision and that it answers this challenge, which must be one. e.Audience is not looked at. Every refusal is a *ProofError with CodeInvalidToken. Whether the decision is over, or older than another, is
 // for the caller to tell.
 func VerifyDecision(signed string, keys KeySet, e Expectation, challenge string) (*DecisionClaims, error) {
-	payload, generation, err := verifyJWS(signed, typeDecision, keys)
+	payload, generation, err := verifyJWS(signed, aDecision, keys)
 	if err != nil {
 		return nil, err
 	}

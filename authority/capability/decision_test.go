@@ -3,6 +3,7 @@ package capability
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -118,7 +119,7 @@ func TestDecisionsThatAreRefused(t *testing.T) {
 		"a reason of two lines":       closed(func(c *DecisionClaims) { c.Reasons[0] = "a\nb" }),
 		"a reason that is none":       closed(func(c *DecisionClaims) { c.Reasons[0] = "" }),
 		"a reason too long":           closed(func(c *DecisionClaims) { c.Reasons[0] = strings.Repeat("x", 129) }),
-		"too many reasons":            closed(func(c *DecisionClaims) { c.Reasons = strings.Split(strings.Repeat("x,", 65)+"x", ",") }),
+		"too many reasons":            closed(func(c *DecisionClaims) { c.Reasons = strings.Split(strings.Repeat("x,", 97)+"x", ",") }),
 		"no epoch":                    open(func(c *DecisionClaims) { c.Epoch = 0 }),
 		"no sequence":                 open(func(c *DecisionClaims) { c.Sequence = 0 }),
 		"no incarnation":              open(func(c *DecisionClaims) { c.Incarnation = 0 }),
@@ -207,7 +208,7 @@ func TestDecisionIsStrict(t *testing.T) {
 		"another signature":       part[0] + "." + part[1] + "." + strings.Split(signed(t, issuer(t), decisionHeader(t), payloadOf(t, closedDecision())), ".")[2],
 		"signature padded":        strings.Join(part, ".") + "==",
 		"a JSON serialization":    `{"payload":"` + part[1] + `","protected":"` + part[0] + `","signature":"` + part[2] + `"}`,
-		"too large":               body("{", "{"+strings.Repeat(" ", maxToken)),
+		"too large":               body("{", "{"+strings.Repeat(" ", aDecision.longest)),
 		"alg none":                b64([]byte(strings.Replace(decisionHeader(t), "ES256", "none", 1))) + "." + part[1] + ".",
 		"alg ES384":               head(strings.Replace(decisionHeader(t), "ES256", "ES384", 1)),
 		"alg missing":             head(`{"kid":"` + kid + `","typ":"nightwarrant-readiness+jwt"}`),
@@ -319,6 +320,19 @@ func TestOrderOfDecisions(t *testing.T) {
 		weight := func(c *DecisionClaims) int64 { return c.Incarnation*100 + c.Epoch*10 + c.Sequence }
 		require.Equal(t, weight(a) < weight(b), a.Older(b))
 	})
+}
+
+// The largest decision that a requirement can lead to fits: 64 families of an operator's own beside those in code, none good.
+func TestLargestDecision(t *testing.T) {
+	t.Parallel()
+	c := closedDecision()
+	c.Families, c.Reasons = nil, []string{"requirement"}
+	for i := range 72 {
+		f := fmt.Sprintf("x_%064d", i)
+		c.Families = append(c.Families, DecidedFamily{Family: f, Reason: "incompatible", Instances: 99, Required: 100, AgeMS: 2999})
+		c.Reasons = append(c.Reasons, f+": incompatible")
+	}
+	require.NoError(t, verifyDecision(t, signDecision(t, c)))
 }
 
 func TestDecisionSignerFails(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // ParseProof reads a proof in compact form and checks all that needs neither the request nor cryptography, the key's
 // place on the curve included. It does not verify the signature.
 func ParseProof(header string) (*Proof, error) {
-	first, second, err := segments(header)
+	first, second, err := segments(header, maxProof)
 	if err != nil {
 		return nil, err
 	}
@@ -35,8 +35,8 @@ func ParseProof(header string) (*Proof, error) {
 }
 
 // segments finds the two dots by index, so that a header of nothing but dots costs one pass and no memory.
-func segments(s string) (first, second int, err error) {
-	if len(s) > maxProof {
+func segments(s string, longest int) (first, second int, err error) {
+	if len(s) > longest {
 		return 0, 0, badProof("the proof is too large")
 	}
 	first, second = strings.IndexByte(s, '.'), strings.LastIndexByte(s, '.')

@@ -13,10 +13,16 @@ import (
 
 const maxToken = 8 << 10 // bytes
 
-// Every signed object has a typ of its own, which is refused wherever another is expected (protocol P25, RFC 8725 §3.11).
-const (
-	typeCapability jose.ContentType = "at+jwt" // RFC 9068 §2.1
-	typeDecision   jose.ContentType = "nightwarrant-readiness+jwt"
+// kindOf is a kind of signed object: a typ of its own, which is refused wherever another is expected (protocol P25,
+// RFC 8725 §3.11), and how many bytes one may have.
+type kindOf struct {
+	typ     jose.ContentType
+	longest int
+}
+
+var (
+	aCapability = kindOf{"at+jwt", maxToken} // RFC 9068 §2.1
+	aDecision   = kindOf{"nightwarrant-readiness+jwt", 32 << 10}
 )
 
 // Signer signs with the cluster's P-256 key, which may live in another process or a token. The signature is r‖s.
@@ -65,13 +71,13 @@ func sign(s Signer, c claims) (Token, error) {
 	if err != nil {
 		return "", err
 	}
-	text, err := signJWS(s, typeCapability, payload)
+	text, err := signJWS(s, aCapability, payload)
 	return Token(text), err
 }
 
-func signJWS(s Signer, typ jose.ContentType, payload []byte) (string, error) {
+func signJWS(s Signer, kind kindOf, payload []byte) (string, error) {
 	key := jose.SigningKey{Algorithm: jose.ES256, Key: opaque{s}}
-	signer, err := jose.NewSigner(key, (&jose.SignerOptions{}).WithType(typ))
+	signer, err := jose.NewSigner(key, (&jose.SignerOptions{}).WithType(kind.typ))
 	if err != nil {
 		return "", err
 	}
@@ -130,7 +136,7 @@ func VerifyComponent(t Token, keys KeySet, e Expectation) (*ComponentClaims, err
 }
 
 func verify(t Token, keys KeySet, e Expectation, c claims) error {
-	payload, generation, err := verifyJWS(t.Reveal(), typeCapability, keys)
+	payload, generation, err := verifyJWS(t.Reveal(), aCapability, keys)
 	if err != nil {
 		return err
 	}
@@ -144,9 +150,9 @@ func verify(t Token, keys KeySet, e Expectation, c claims) error {
 	return e.clear(h.Issuer, h.Audience, h.IssuedAt, h.Expires)
 }
 
-// verifyJWS verifies one of the authority's objects: the only typ that is accepted here, and a key that is known.
-func verifyJWS(t string, typ jose.ContentType, keys KeySet) (payload []byte, generation int64, err error) {
-	kid, err := readHeader(t, typ)
+// verifyJWS verifies one of the authority's objects: of the one kind that is expected, under a key that is known.
+func verifyJWS(t string, kind kindOf, keys KeySet) (payload []byte, generation int64, err error) {
+	kid, err := readHeader(t, kind)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -165,8 +171,8 @@ func verifyJWS(t string, typ jose.ContentType, keys KeySet) (payload []byte, gen
 }
 
 // readHeader demands alg, kid and typ and nothing else: crit, jwk and their like have no place in what is our own.
-func readHeader(t string, want jose.ContentType) (kid string, err error) {
-	first, second, err := segments(t)
+func readHeader(t string, kind kindOf) (kid string, err error) {
+	first, second, err := segments(t, kind.longest)
 	if err != nil {
 		return "", badToken("it is not three segments of base64url")
 	}
@@ -181,7 +187,7 @@ func readHeader(t string, want jose.ContentType) (kid string, err error) {
 		case "alg":
 			alg = text == "ES256"
 		case "typ":
-			typ = isMediaType(text, string(want))
+			typ = isMediaType(text, string(kind.typ))
 		case "kid":
 			kid = text
 		default:

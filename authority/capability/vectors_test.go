@@ -187,7 +187,7 @@ func jwsOpens(key json.RawMessage, in string) bool {
 	if err != nil {
 		return false
 	}
-	first, second, err := segments(in)
+	first, second, err := segments(in, maxProof)
 	if err != nil || !decodeExact(p.signature[:], in[second+1:]) {
 		return false
 	}

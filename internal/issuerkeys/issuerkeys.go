@@ -52,7 +52,7 @@ func New(url string, client *http.Client, now func() time.Time) *Set {
 }
 
 // Key returns the key of that kid. ok is false for a kid that is unknown after at most one refresh in 10 s; the error
-// says that there are no keys to look in.
+// says that there are no keys to look in. A refresh that ctx cuts short is used up like any other.
 func (s *Set) Key(ctx context.Context, kid string) (k Key, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +72,7 @@ func (s *Set) refresh(ctx context.Context, now time.Time) {
 		return
 	}
 	s.tried = now
-	if keys, err := s.fetch(context.WithoutCancel(ctx)); err == nil { // whoever hangs up must not use up the one refresh
+	if keys, err := s.fetch(ctx); err == nil {
 		s.keys, s.read = keys, now
 	}
 }

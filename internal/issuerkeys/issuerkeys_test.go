@@ -118,13 +118,19 @@ func TestKeysAreReadAgainAndUsedNoMoreWhenTheyAreOld(t *testing.T) {
 	require.True(t, ok && err == nil)
 }
 
-// TestWhoeverHangsUpDoesNotUseUpTheRefresh: or a stranger could keep a guard without keys.
-func TestWhoeverHangsUpDoesNotUseUpTheRefresh(t *testing.T) {
+// A refresh ends with its context, and counts.
+func TestRefreshThatIsCutShortIsUsedUp(t *testing.T) {
 	t.Parallel()
-	_, keys := newKeyServer()
-	gone, hangUp := context.WithCancel(t.Context())
-	hangUp()
-	_, ok, err := keys.Key(gone, "k")
+	server, keys := newKeyServer()
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _, err := keys.Key(gone, "k")
+	require.ErrorIs(t, err, ErrNoKeys)
+	_, _, err = keys.Key(t.Context(), "k")
+	require.ErrorIs(t, err, ErrNoKeys)
+	require.Zero(t, server.asked)
+	server.now = server.now.Add(atMost)
+	_, ok, err := keys.Key(t.Context(), "k")
 	require.NoError(t, err)
 	require.True(t, ok)
 }
