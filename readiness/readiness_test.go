@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/nightwarrant/nightwarrant/internal/disk"
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
 	"github.com/nightwarrant/nightwarrant/readiness"
 )
@@ -347,7 +348,7 @@ func TestReporter(t *testing.T) {
 	hangs := make(chan struct{}, 100)
 	go func() {
 		defer close(done)
-		r.Run(ctx, readiness.StoreProbe(c.authority), readiness.ClockProbe(c.authority, time.Minute, time.Now),
+		r.Run(ctx, readiness.StoreProbe(c.authority, 0, disk.Watch{}), readiness.ClockProbe(c.authority, time.Minute, time.Now),
 			readiness.Probe{Family: "signing", Look: func(context.Context) string { panic("broken") }},
 			readiness.Probe{Family: "nonces", Look: func(ctx context.Context) string { hangs <- struct{}{}; <-ctx.Done(); return readiness.Good }})
 	}()
@@ -364,14 +365,4 @@ func TestReporter(t *testing.T) {
 	<-hangs
 	stop()
 	<-done
-}
-
-// A clock that is off says so.
-func TestClockProbe(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t)
-	for off, want := range map[time.Duration]string{0: readiness.Good, 10 * time.Second: readiness.Skew, -10 * time.Second: readiness.Skew} {
-		p := readiness.ClockProbe(c.authority, 2*time.Second, func() time.Time { return time.Now().Add(off) })
-		assert.Equal(t, want, p.Look(context.Background()), off)
-	}
 }

@@ -15,19 +15,15 @@ const (
 	Good        = "good"
 	Unhealthy   = "unhealthy"
 	Settings    = "settings"
+	Schema      = "schema"
+	Disk        = "disk"
 	Unreachable = "unreachable"
 	Material    = "material"
 	Canary      = "canary"
+	Profile     = "profile"
 	Skew        = "skew"
 	Stale       = "stale"
 )
-
-// Probe looks at one family from this process. It returns Good or why not, and
-// ends when ctx does: a probe that hangs makes its family stale.
-type Probe struct {
-	Family string
-	Look   func(ctx context.Context) (reason string)
-}
 
 // Reporter reports probes as one instance, whose boots the database numbers.
 type Reporter struct {
@@ -54,33 +50,23 @@ func Register(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger, kind st
 func (r *Reporter) Run(ctx context.Context, probes ...Probe) {
 	var all sync.WaitGroup
 	for _, p := range probes {
+		look := p.answering(&all)
 		all.Go(func() {
-			every(ctx, ReportEvery, func(ctx context.Context) { r.report(ctx, p) })
+			// What a look has used up of its time does not shorten the report of it.
+			every(ctx, ReportEvery, func(limited context.Context) { r.report(ctx, p.Family, time.Now(), look(limited)) })
 		})
 	}
 	all.Wait()
 }
 
-func (r *Reporter) report(ctx context.Context, p Probe) {
-	began := time.Now()
-	reason := look(ctx, p)
-	verdict, err := reportReplica(ctx, r.pool, r.kind, r.instance, r.boot, p.Family, r.next(), reason, time.Since(began))
+func (r *Reporter) report(ctx context.Context, family string, began time.Time, reason string) {
+	verdict, err := reportReplica(ctx, r.pool, r.kind, r.instance, r.boot, family, r.next(), reason, time.Since(began))
 	if err == nil && verdict != "ok" {
 		err = fmt.Errorf("the report was refused: %s", verdict)
 	}
 	if err != nil && ctx.Err() == nil {
-		r.log.LogAttrs(ctx, slog.LevelWarn, "a readiness report did not arrive", slog.String("family", p.Family), slog.Any("error", err))
+		r.log.LogAttrs(ctx, slog.LevelWarn, "a readiness report did not arrive", slog.String("family", family), slog.Any("error", err))
 	}
-}
-
-// look contains a probe's panic: a probe that breaks is bad, not silent.
-func look(ctx context.Context, p Probe) (reason string) {
-	defer func() {
-		if recover() != nil {
-			reason = Unhealthy
-		}
-	}()
-	return p.Look(ctx)
 }
 
 func (r *Reporter) next() int64 {

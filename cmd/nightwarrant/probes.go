@@ -6,24 +6,29 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/attestation"
+	"github.com/nightwarrant/nightwarrant/keys"
 	"github.com/nightwarrant/nightwarrant/readiness"
 )
 
 // probes look at every family that a replica of the authority answers for.
-func (r *replica) probes() []readiness.Probe {
+// registered lists the issuers of the profiles that are registered now.
+func (r *replica) probes(registered func() []string) []readiness.Probe {
 	return []readiness.Probe{
-		readiness.StoreProbe(r.watching),
+		readiness.StoreProbe(r.watching, r.schema, r.disk),
 		readiness.ClockProbe(r.watching, r.config.ClockBound.Std(), time.Now),
+		readiness.AuditProbe(r.watching),
 		{Family: "signing", Look: r.lookAtSigning},
 		{Family: "nonces", Look: r.lookAtNonces},
-		{Family: "attestation", Look: r.lookAtAttestation},
+		{Family: "attestation", Look: func(ctx context.Context) string { return r.lookAtAttestation(ctx, registered()) }},
 	}
 }
 
-// lookAtSigning has the keys prove themselves anew.
+// lookAtSigning has the keys prove themselves anew: those that sign here, and
+// those that a replica which starts now would be given.
 func (r *replica) lookAtSigning(context.Context) string {
 	var challenge [32]byte
 	_, _ = rand.Read(challenge[:]) // never fails (crypto/rand)
@@ -31,7 +36,20 @@ func (r *replica) lookAtSigning(context.Context) string {
 	if err != nil || r.keys.VerifyChallenge(challenge, signature, mac) != nil {
 		return readiness.Material
 	}
+	if r.projected() != nil && r.projected() != nil { // what is exchanged as a whole may be exchanged between two reads
+		return readiness.Material
+	}
 	return readiness.Good
+}
+
+// projected opens the bundle that lies on disk and holds it against the
+// registered identity, which the one in memory was held against at the start.
+func (r *replica) projected() error {
+	bundle, err := keys.Open(r.config.Keys.Dir, r.config.Keys.IdentityFile)
+	if err != nil {
+		return err
+	}
+	return bundle.Prove(r.keys.Identity())
 }
 
 // lookAtNonces opens a fresh nonce, and sees one for somebody else refused.
@@ -46,12 +64,22 @@ func (r *replica) lookAtNonces(context.Context) string {
 	return readiness.Good
 }
 
-// lookAtAttestation wants each issuer's keys refreshed in time, and a good and
-// several bad assertions judged rightly.
-func (r *replica) lookAtAttestation(ctx context.Context) string {
+// lookAtAttestation wants each registered profile's issuer trusted here, each
+// issuer's keys refreshed in time, and a good and several bad assertions judged
+// rightly.
+func (r *replica) lookAtAttestation(ctx context.Context, registered []string) string {
 	issuers := r.workloads.Issuers()
+	for _, i := range registered {
+		if !slices.Contains(issuers, i) {
+			return readiness.Profile
+		}
+	}
 	for _, i := range issuers {
-		if !r.workloads.Fresh(i) {
+		switch {
+		case r.workloads.Fresh(i):
+		case r.workloads.Failure(i) != nil:
+			return readiness.Unreachable
+		default:
 			return readiness.Stale
 		}
 	}

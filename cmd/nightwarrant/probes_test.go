@@ -39,14 +39,17 @@ func trusting(t testing.TB) (*replica, *site) {
 	return r, s
 }
 
+// none says that no profile is registered.
+func none() []string { return nil }
+
 func TestProbesNameTheirFamilies(t *testing.T) {
 	t.Parallel()
 	r, _ := trusting(t)
 	var families []string
-	for _, p := range r.probes() {
+	for _, p := range r.probes(none) {
 		families = append(families, p.Family)
 	}
-	assert.ElementsMatch(t, []string{"store", "clock", "signing", "nonces", "attestation"}, families, "what nw.report_replica takes of an authority")
+	assert.ElementsMatch(t, []string{"store", "clock", "audit", "signing", "nonces", "attestation"}, families, "what nw.report_replica takes of an authority")
 }
 
 func TestKeysProveThemselves(t *testing.T) {
@@ -61,18 +64,18 @@ func TestKeysProveThemselves(t *testing.T) {
 func TestAttestationIsHealthyOrSaysWhyNot(t *testing.T) {
 	t.Parallel()
 	r, s := trusting(t)
-	assert.Equal(t, readiness.Stale, r.lookAtAttestation(t.Context()), "no key was ever fetched")
+	assert.Equal(t, readiness.Stale, r.lookAtAttestation(t.Context(), nil), "no key was ever fetched")
 	now := time.Now().Unix()
 	_, err := r.assertions.Verify(t.Context(), s.workloads.Token(map[string]any{"sub": "x", "aud": s.url, "iat": now, "exp": now + 60}))
 	require.NoError(t, err)
 	fetched := s.workloads.Fetches()
-	assert.Equal(t, readiness.Good, r.lookAtAttestation(t.Context()))
+	assert.Equal(t, readiness.Good, r.lookAtAttestation(t.Context(), nil))
 	assert.Equal(t, fetched, s.workloads.Fetches(), "a probe asks no issuer")
 
 	// A verifier that judges one canary wrongly is found out.
 	r.assertions, err = attestation.New(attestation.Config{Keys: r.workloads, Audience: s.url + "/elsewhere"})
 	require.NoError(t, err)
-	assert.Equal(t, readiness.Canary, r.lookAtAttestation(t.Context()))
+	assert.Equal(t, readiness.Canary, r.lookAtAttestation(t.Context(), nil))
 }
 
 func TestAttestationWantsEveryIssuer(t *testing.T) {
@@ -84,11 +87,11 @@ func TestAttestationWantsEveryIssuer(t *testing.T) {
 	now := time.Now().Unix()
 	claims := map[string]any{"sub": "x", "aud": s.url, "iat": now, "exp": now + 60}
 	for i, issuer := range []*jwkstest.Issuer{s.workloads, second} {
-		assert.Equal(t, readiness.Stale, r.lookAtAttestation(t.Context()), i)
+		assert.Equal(t, readiness.Stale, r.lookAtAttestation(t.Context(), nil), i)
 		_, err := r.assertions.Verify(t.Context(), issuer.Token(claims))
 		require.NoError(t, err)
 	}
-	assert.Equal(t, readiness.Good, r.lookAtAttestation(t.Context()))
+	assert.Equal(t, readiness.Good, r.lookAtAttestation(t.Context(), nil))
 }
 
 // The certificates in roots_file are the only ones that are trusted.
@@ -100,7 +103,7 @@ func TestRootsFile(t *testing.T) {
 	now := time.Now().Unix()
 	token := issuer.Token(map[string]any{"sub": "x", "aud": own, "iat": now, "exp": now + 60})
 	for roots, want := range map[string]error{file: nil, "": jwks.Unavailable} {
-		cache, err := cacheOf(own, "assertion.issuers", config.Issuer{URL: issuer.URL, Algorithms: []string{"ES256"}, RootsFile: roots})
+		cache, err := cacheOf(own, "assertion.issuers", config.Freshness{}, config.Issuer{URL: issuer.URL, Algorithms: []string{"ES256"}, RootsFile: roots})
 		require.NoError(t, err)
 		_, err = cache.Verify(t.Context(), token, jwks.Expect{Audience: own, MaxLifetime: time.Hour})
 		require.ErrorIs(t, err, want)

@@ -28,7 +28,11 @@ func (p program) scheduler() *cobra.Command {
 
 // schedule runs until ctx ends.
 func schedule(ctx context.Context, c *config.Scheduler, log *slog.Logger) error {
-	pool, err := openDatabase(ctx, c.DatabaseURL, "nightwarrant-scheduler")
+	watched, err := watchOf(c.Disk)
+	if err != nil {
+		return err
+	}
+	pool, _, err := openDatabase(ctx, c.DatabaseURL, "nightwarrant-scheduler")
 	if err != nil {
 		return err
 	}
@@ -44,7 +48,8 @@ func schedule(ctx context.Context, c *config.Scheduler, log *slog.Logger) error 
 	}
 	defer conn.close()
 	instance := instanceOf("scheduler", c.Instance)
-	q, err := queue.New(queue.Config{Conn: conn.Conn, Settings: queue.Settings{Replicas: int(c.NATS.Replicas)}, Monitors: c.NATS.Monitors(), Instance: instance})
+	q, err := queue.New(queue.Config{Conn: conn.Conn, Settings: queue.Settings{Replicas: int(c.NATS.Replicas)}, Monitors: c.NATS.Monitors(), Instance: instance,
+		Disk: watched})
 	if err != nil {
 		return config.Wrong("nats", "cannot be used: %s", err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority/attestation"
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
 	"github.com/nightwarrant/nightwarrant/internal/config"
+	"github.com/nightwarrant/nightwarrant/internal/disk"
 	"github.com/nightwarrant/nightwarrant/internal/jwks"
 	"github.com/nightwarrant/nightwarrant/internal/pg"
 	"github.com/nightwarrant/nightwarrant/internal/principal"
@@ -43,6 +44,8 @@ type replica struct {
 	log        *slog.Logger
 	pool       *pgxpool.Pool
 	watching   *pgxpool.Pool // of readiness alone: evaluating must not queue behind what it judges
+	schema     int64         // that this binary was built for
+	disk       disk.Watch
 	keys       *keys.Bundle
 	workloads  *jwks.Cache
 	people     *jwks.Cache
@@ -60,7 +63,10 @@ func serve(ctx context.Context, c *config.Authority, log *slog.Logger) (err erro
 	if err := r.trust(); err != nil {
 		return err
 	}
-	if r.pool, err = openDatabase(ctx, c.DatabaseURL, "nightwarrant-authority"); err != nil {
+	if r.disk, err = watchOf(c.Disk); err != nil {
+		return err
+	}
+	if r.pool, r.schema, err = openDatabase(ctx, c.DatabaseURL, "nightwarrant-authority"); err != nil {
 		return err
 	}
 	defer r.pool.Close()
@@ -71,41 +77,54 @@ func serve(ctx context.Context, c *config.Authority, log *slog.Logger) (err erro
 	return r.run(ctx)
 }
 
-// openDatabase opens the pool of a process and refuses another schema than this binary's.
-func openDatabase(ctx context.Context, url config.Secret, name string) (*pgxpool.Pool, error) {
+// openDatabase opens the pool of a process, refuses another schema than this
+// binary's, and returns that.
+func openDatabase(ctx context.Context, url config.Secret, name string) (*pgxpool.Pool, int64, error) {
 	pool, err := pg.Open(ctx, pg.Config{URL: url.Reveal(), Name: name})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	if err := checkSchema(ctx, url); err != nil {
+	schema, err := checkSchema(ctx, url)
+	if err != nil {
 		pool.Close()
-		return nil, err
+		return nil, 0, err
 	}
-	return pool, nil
+	return pool, schema, nil
 }
 
-func checkSchema(ctx context.Context, url config.Secret) error {
+func checkSchema(ctx context.Context, url config.Secret) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	current, newest, err := migrations.Version(ctx, url.Reveal())
 	switch {
 	case err != nil:
-		return fmt.Errorf("the database's schema version cannot be read (has `nightwarrant migrate` been run?): %w", err)
+		return 0, fmt.Errorf("the database's schema version cannot be read (has `nightwarrant migrate` been run?): %w", err)
 	case current < newest:
-		return &config.Error{Sentence: fmt.Sprintf("the database has schema version %d and this program needs %d: run `nightwarrant migrate`", current, newest)}
+		return 0, &config.Error{Sentence: fmt.Sprintf("the database has schema version %d and this program needs %d: run `nightwarrant migrate`", current, newest)}
 	case current > newest:
-		return &config.Error{Sentence: fmt.Sprintf("the database has schema version %d and this program is older, made for %d", current, newest)}
+		return 0, &config.Error{Sentence: fmt.Sprintf("the database has schema version %d and this program is older, made for %d", current, newest)}
 	}
-	return nil
+	return newest, nil
+}
+
+// watchOf is what an operator wants to stay free. A path about which nothing
+// can be learned is a mistake now, and a full disk later.
+func watchOf(c config.Disk) (disk.Watch, error) {
+	w := disk.Watch{Paths: c.Paths}
+	if err := w.Check(); err != nil {
+		return w, config.Wrong("disk.paths", "cannot be watched: %s", err)
+	}
+	w.Free, w.Percent = uint64(c.MinFreeMB)<<20, uint64(c.MinFreePercent)
+	return w, nil
 }
 
 // trust makes what decides whose word counts. Its errors are misconfigurations.
 func (r *replica) trust() (err error) {
 	c := r.config
-	if r.workloads, err = cacheOf(c.Issuer, "assertion.issuers", c.Assertion.Issuers...); err != nil {
+	if r.workloads, err = cacheOf(c.Issuer, "assertion.issuers", c.Assertion.Freshness, c.Assertion.Issuers...); err != nil {
 		return err
 	}
-	if r.people, err = cacheOf(c.Issuer, "envelope.issuer", c.Envelope.Issuer); err != nil {
+	if r.people, err = cacheOf(c.Issuer, "envelope.issuer", c.Envelope.Freshness, c.Envelope.Issuer); err != nil {
 		return err
 	}
 	r.assertions, err = attestation.New(attestation.Config{Keys: r.workloads, Audience: c.Issuer, MaxLifetime: c.Assertion.MaxLifetime.Std()})
@@ -124,7 +143,7 @@ func (r *replica) trust() (err error) {
 	return nil
 }
 
-func cacheOf(own, key string, issuers ...config.Issuer) (*jwks.Cache, error) {
+func cacheOf(own, key string, f config.Freshness, issuers ...config.Issuer) (*jwks.Cache, error) {
 	list := make([]jwks.Issuer, len(issuers))
 	for n, i := range issuers {
 		roots, err := rootsOf(i.RootsFile)
@@ -133,7 +152,7 @@ func cacheOf(own, key string, issuers ...config.Issuer) (*jwks.Cache, error) {
 		}
 		list[n] = jwks.Issuer{URL: i.URL, JWKSURL: i.JWKSURL, Algorithms: i.Algorithms, Roots: roots}
 	}
-	cache, err := jwks.New(jwks.Config{Own: own, Issuers: list})
+	cache, err := jwks.New(jwks.Config{Own: own, Issuers: list, Refresh: f.Refresh.Std(), MaxStale: f.MaxStale.Std()})
 	if err != nil {
 		return nil, config.Wrong(key, "cannot be used: %s", err)
 	}
@@ -178,7 +197,7 @@ func (r *replica) run(ctx context.Context) error {
 	serveOn(ctx, tasks, public, s.Handler(), r.log)
 	serveOn(ctx, tasks, admin, s.Admin(), r.log)
 	for _, loop := range []func(context.Context){r.workloads.Run, r.people.Run, a.Run, gate.Run,
-		func(ctx context.Context) { reporter.Run(ctx, r.probes()...) }} {
+		func(ctx context.Context) { reporter.Run(ctx, r.probes(a.Issuers)...) }} {
 		tasks.Go(func() error {
 			loop(ctx)
 			return nil

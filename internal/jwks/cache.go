@@ -111,6 +111,18 @@ func (c *Cache) Fresh(issuer string) bool {
 	return s.age() < s.cfg.MaxStale
 }
 
+// Failure says why an issuer's last refresh failed. It is nil when that
+// succeeded, and when there was none.
+func (c *Cache) Failure(issuer string) error {
+	s, ok := c.sources[issuer]
+	if !ok {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failure
+}
+
 // Run refreshes every issuer before its keys are due, until ctx ends. It is
 // optional: without it the first caller after the due time waits.
 func (c *Cache) Run(ctx context.Context) {

@@ -79,6 +79,7 @@ func TestUnconfiguredIssuerIsNeverContacted(t *testing.T) {
 	require.Zero(t, issuer.Fetches())
 	require.True(t, d.RefreshedAt(stranger.URL).IsZero())
 	require.False(t, d.Fresh(stranger.URL))
+	require.NoError(t, d.Failure(stranger.URL))
 }
 
 // Only a token that could be accepted makes anybody fetch keys.
@@ -272,10 +273,12 @@ func TestKeysTooOldAreRefused(t *testing.T) {
 	_, err := d.verify(t, issuer.Token(d.claims()))
 	require.NoError(t, err)
 	fetched := d.RefreshedAt(issuer.URL)
+	require.NoError(t, d.Failure(issuer.URL))
 	issuer.Serve(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
 	d.clock.advance(time.Hour - 1)
 	_, err = d.verify(t, issuer.Token(d.claims()))
 	require.NoError(t, err, "an outage is bridged")
+	require.ErrorContains(t, d.Failure(issuer.URL), "status 500", "and can be seen")
 	require.Equal(t, fetched, d.RefreshedAt(issuer.URL))
 	d.clock.advance(1)
 	_, err = d.verify(t, issuer.Token(d.claims()))
@@ -285,6 +288,7 @@ func TestKeysTooOldAreRefused(t *testing.T) {
 	d.clock.advance(10 * time.Second)
 	_, err = d.verify(t, issuer.Token(d.claims()))
 	require.NoError(t, err)
+	require.NoError(t, d.Failure(issuer.URL))
 }
 
 func TestUnknownKeyDuringAnOutageIsNotARefusalForGood(t *testing.T) {

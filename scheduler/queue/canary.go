@@ -24,6 +24,7 @@ const (
 	Good        Reason = "good"
 	Unreachable Reason = "unreachable" // no connection, or a monitoring page does not answer
 	Wrong       Reason = "settings"    // server, stream or a consumer is not as it must be, or is gone
+	Full        Reason = "disk"        // a disk, a server, the account or the stream has little room left
 	Silent      Reason = "canary"      // a message did not come back
 )
 
@@ -38,12 +39,16 @@ func (h Health) OK() bool { return h.Reason == Good }
 
 // Canary sends a message through the stream and takes it out again, after it
 // has compared the settings of every server, of the stream and of every
-// consumer that [Queue.Prepare] has seen. It ends within 2 s.
+// consumer that [Queue.Prepare] has seen, and looked at the room that each has
+// left. It ends within 2 s, unless a disk that is watched does not answer.
 func (q *Queue) Canary(ctx context.Context) Health {
 	ctx, cancel := context.WithTimeout(ctx, probeWithin)
 	defer cancel()
 	q.probing.Lock()
 	defer q.probing.Unlock()
+	if err := q.disk.Check(); err != nil {
+		return Health{Full, err}
+	}
 	if !q.conn.IsConnected() {
 		return Health{Unreachable, errors.New("there is no connection to NATS")}
 	}
@@ -53,16 +58,22 @@ func (q *Queue) Canary(ctx context.Context) Health {
 	if err := Check(ctx, q.js, q.settings, q.seen()); err != nil {
 		return judged(err, Unreachable)
 	}
+	if err := q.checkAccount(ctx); err != nil {
+		return judged(err, Unreachable)
+	}
 	if err := q.roundTrip(ctx); err != nil {
 		return judged(err, Silent)
 	}
 	return Health{Reason: Good}
 }
 
-// judged tells a wrong setting from other failures.
+// judged tells a wrong setting and a lack of room from other failures.
 func judged(err error, otherwise Reason) Health {
 	if _, ok := errors.AsType[*SettingError](err); ok {
 		return Health{Wrong, err}
+	}
+	if _, ok := errors.AsType[*FullError](err); ok {
+		return Health{Full, err}
 	}
 	return Health{otherwise, err}
 }
@@ -123,8 +134,12 @@ type varz struct {
 	ID        string `json:"server_id"`
 	JetStream struct {
 		Config struct {
-			SyncAlways bool `json:"sync_always"`
+			SyncAlways bool  `json:"sync_always"`
+			MaxStorage int64 `json:"max_storage"`
 		} `json:"config"`
+		Stats struct {
+			Storage uint64 `json:"storage"`
+		} `json:"stats"`
 	} `json:"jetstream"`
 }
 
@@ -142,9 +157,10 @@ var monitor = &http.Client{
 	},
 }
 
-// checkServers asks the servers whether they sync what they acknowledge. One
-// that answers wrongly is enough to be bad; a minority may be away, as when a
-// server of a cluster restarts. The server in use is one of those that answer.
+// checkServers asks the servers whether they sync what they acknowledge and
+// have room for more. One that answers wrongly is enough to be bad; a minority
+// may be away, as when a server of a cluster restarts. The server in use is one
+// of those that answer.
 func (q *Queue) checkServers(ctx context.Context) error {
 	pages, away := q.readServers(ctx)
 	if len(pages) <= len(q.monitors)/2 {
@@ -154,6 +170,9 @@ func (q *Queue) checkServers(ctx context.Context) error {
 	for _, page := range pages {
 		if !page.JetStream.Config.SyncAlways {
 			return &SettingError{"server " + page.ID, "sync_interval", "always", "something else"}
+		}
+		if err := hasRoom("server "+page.ID, page.JetStream.Stats.Storage, page.JetStream.Config.MaxStorage); err != nil {
+			return err
 		}
 		ids = append(ids, page.ID)
 	}

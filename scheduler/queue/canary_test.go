@@ -200,3 +200,99 @@ func TestOnlyASettingIsASettingError(t *testing.T) {
 	requireReason(t, Wrong, judged(fmt.Errorf("x: %w", &SettingError{}), Silent))
 	requireReason(t, Silent, judged(jetstream.ErrStreamNotFound, Silent))
 }
+
+// Whatever an administrator changes on the stream closes with the next probe;
+// what he sets right again opens with the next, and nothing has to be restarted.
+func TestAStreamThatChanges(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	require.NoError(t, b.queue.Prepare(within(t), []Ref{newRef()}))
+	requireReason(t, Good, b.queue.Canary(within(t)))
+	good := Settings{Replicas: 1}.stream()
+	for setting, change := range map[string]func(*jetstream.StreamConfig){
+		"max_age":              func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
+		"max_bytes":            func(c *jetstream.StreamConfig) { c.MaxBytes /= 2 },
+		"max_msgs":             func(c *jetstream.StreamConfig) { c.MaxMsgs = 1000 },
+		"max_msgs_per_subject": func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 1000 },
+		"max_msg_size":         func(c *jetstream.StreamConfig) { c.MaxMsgSize = 100 },
+		"discard":              func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld },
+		"duplicate_window":     func(c *jetstream.StreamConfig) { c.Duplicates = time.Second },
+		"subjects":             func(c *jetstream.StreamConfig) { c.Subjects = append([]string{"elsewhere"}, c.Subjects...) },
+		"allow_direct":         func(c *jetstream.StreamConfig) { c.AllowDirect = true },
+		"republish":            func(c *jetstream.StreamConfig) { c.RePublish = &jetstream.RePublish{Destination: "elsewhere.>"} },
+	} {
+		changed := good
+		change(&changed)
+		_, err := b.js.UpdateStream(within(t), changed)
+		require.NoError(t, err, setting)
+		health := b.queue.Canary(within(t))
+		requireReason(t, Wrong, health)
+		require.Equal(t, setting, settingOf(t, health.Err).Setting)
+
+		_, err = b.js.UpdateStream(within(t), good)
+		require.NoError(t, err, setting)
+		requireReason(t, Good, b.queue.Canary(within(t)))
+	}
+}
+
+// What cannot be changed can be made anew: the stream of somebody else under
+// our name is not ours, and neither is one with fewer replicas.
+func TestAStreamThatWasMadeAnew(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.queue.settings.MaxBytes = minMaxBytes // fits into memory too
+	require.NoError(t, b.queue.Prepare(within(t), nil))
+	for setting, change := range map[string]func(*jetstream.StreamConfig){
+		"retention":    func(c *jetstream.StreamConfig) { c.Retention = jetstream.LimitsPolicy },
+		"storage":      func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage },
+		"persist_mode": func(c *jetstream.StreamConfig) { c.PersistMode = jetstream.AsyncPersistMode },
+	} {
+		require.NoError(t, b.js.DeleteStream(within(t), Stream))
+		changed := b.queue.settings.stream()
+		change(&changed)
+		_, err := b.js.CreateStream(within(t), changed)
+		require.NoError(t, err)
+		health := b.queue.Canary(within(t))
+		requireReason(t, Wrong, health)
+		require.Equal(t, setting, settingOf(t, health.Err).Setting)
+	}
+	fewer := newBench(t)
+	require.NoError(t, fewer.queue.Prepare(within(t), nil))
+	fewer.queue.settings.Replicas = 3
+	health := fewer.queue.Canary(within(t))
+	requireReason(t, Wrong, health)
+	require.Equal(t, "num_replicas", settingOf(t, health.Err).Setting)
+}
+
+// Nothing lost is healed by itself; a step of an operator heals it, for every
+// scheduler that runs: a start of any of them, or [Ensure] by hand.
+func TestAnOperatorHeals(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(*bench, Ref) error{
+		"stream":   func(b *bench, _ Ref) error { return b.js.DeleteStream(within(t), Stream) },
+		"consumer": func(b *bench, queue Ref) error { return b.js.DeleteConsumer(within(t), Stream, Consumer(queue)) },
+	} {
+		for step, heal := range map[string]func(*bench, Ref) error{
+			"a start": func(b *bench, queue Ref) error { return b.another(t).Prepare(within(t), []Ref{queue}) },
+			"by hand": func(b *bench, queue Ref) error {
+				return Ensure(within(t), b.js, Settings{Replicas: 1}, []Ref{queue})
+			},
+		} {
+			t.Run(name+", "+step, func(t *testing.T) {
+				t.Parallel()
+				b := newBench(t)
+				queue := newRef()
+				require.NoError(t, b.queue.Prepare(within(t), []Ref{queue}))
+				requireReason(t, Good, b.queue.Canary(within(t)))
+				require.NoError(t, lose(b, queue))
+				for range 3 {
+					require.NoError(t, b.queue.Prepare(within(t), []Ref{queue}), "it repairs nothing")
+					requireReason(t, Wrong, b.queue.Canary(within(t)))
+				}
+				require.NoError(t, heal(b, queue))
+				require.Eventually(t, func() bool { return b.queue.Canary(within(t)).OK() }, testWithin, 10*time.Millisecond)
+				require.NoError(t, b.queue.Publish(within(t), queue, newRef(), 1))
+			})
+		}
+	}
+}

@@ -87,3 +87,19 @@ func (b *bench) waiting(t testing.TB, subject string) uint64 {
 	require.NoError(t, err)
 	return info.State.Subjects[subject]
 }
+
+// fill publishes messages of a size, of at least so many bytes together,
+// refused or not.
+func (b *bench) fill(t testing.TB, subject string, size, bytes int) {
+	t.Helper()
+	filler := make([]byte, size)
+	for range 1 + bytes/size {
+		_, err := b.js.PublishAsync(subject, filler)
+		require.NoError(t, err)
+	}
+	select {
+	case <-b.js.PublishAsyncComplete():
+	case <-within(t).Done():
+		t.Fatal("the stream was not filled in time")
+	}
+}

@@ -21,7 +21,7 @@ func SchedulerPermissions() Permissions {
 	return Permissions{
 		Publish: []string{
 			runSubjects + "*", canarySubjects + "*",
-			api + "STREAM.INFO." + Stream, api + "STREAM.CREATE." + Stream,
+			api + "INFO", api + "STREAM.INFO." + Stream, api + "STREAM.CREATE." + Stream,
 			api + "CONSUMER.LIST." + Stream, api + "CONSUMER.INFO." + Stream + ".*",
 			api + "CONSUMER.CREATE." + Stream + ".>", api + "CONSUMER.MSG.NEXT." + Stream + ".*",
 			acks + ">",

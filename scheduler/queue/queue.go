@@ -17,6 +17,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/nightwarrant/nightwarrant/internal/disk"
 )
 
 // Ref is an opaque reference: 128 random bits, 22 characters of base64url when
@@ -63,6 +65,7 @@ type Config struct {
 	Settings Settings
 	Monitors []string // the monitoring URL of each server, such as http://127.0.0.1:8222
 	Instance [32]byte // this process, whose canary is its own
+	Disk     disk.Watch
 }
 
 // Queue publishes references and judges the health of what it publishes to.
@@ -72,6 +75,7 @@ type Queue struct {
 	js       jetstream.JetStream
 	settings Settings
 	monitors []string
+	disk     disk.Watch
 	name     string // of the instance
 
 	mu     sync.Mutex
@@ -95,7 +99,7 @@ func New(c Config) (*Queue, error) {
 		return nil, fmt.Errorf("opening JetStream: %w", err)
 	}
 	return &Queue{
-		conn: c.Conn, js: js, settings: c.Settings, monitors: c.Monitors, known: map[Ref]bool{},
+		conn: c.Conn, js: js, settings: c.Settings, monitors: c.Monitors, disk: c.Disk, known: map[Ref]bool{},
 		name: base64.RawURLEncoding.EncodeToString(c.Instance[:]),
 	}, nil
 }

@@ -132,18 +132,9 @@ func TestAFullStreamRefuses(t *testing.T) {
 	require.NoError(t, b.queue.Prepare(within(t), []Ref{queue}))
 	first := newRef()
 	require.NoError(t, b.queue.Publish(within(t), queue, first, 1))
-	filler := make([]byte, 480)
-	for range 1 + minMaxBytes/len(filler) {
-		_, err := b.js.PublishAsync(Subject(queue), filler)
-		require.NoError(t, err)
-	}
-	select {
-	case <-b.js.PublishAsyncComplete():
-	case <-within(t).Done():
-		t.Fatal("the stream was not filled in time")
-	}
+	b.fill(t, Subject(queue), 480, minMaxBytes)
 	require.ErrorContains(t, b.queue.Publish(within(t), queue, newRef(), 1), "maximum bytes")
-	require.Equal(t, Silent, b.queue.Canary(within(t)).Reason)
+	requireReason(t, Full, b.queue.Canary(within(t)))
 	require.Equal(t, first.String(), b.take(t, queue))
 }
 

@@ -159,7 +159,8 @@ func ensureConsumers(ctx context.Context, js jetstream.JetStream, queues []Ref) 
 	return nil
 }
 
-// Check is Ensure that creates nothing.
+// Check is Ensure that creates nothing; besides, a *FullError says that the
+// stream has little room left.
 func Check(ctx context.Context, js jetstream.JetStream, s Settings, queues []Ref) error {
 	stream, err := js.Stream(ctx, Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -168,10 +169,14 @@ func Check(ctx context.Context, js jetstream.JetStream, s Settings, queues []Ref
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", Stream, err)
 	}
-	if err := differs("stream "+Stream, s.stream(), stream.CachedInfo().Config); err != nil {
+	info := stream.CachedInfo()
+	if err := differs("stream "+Stream, s.stream(), info.Config); err != nil {
 		return err
 	}
-	return checkConsumers(ctx, stream, queues)
+	if err := checkConsumers(ctx, stream, queues); err != nil {
+		return err
+	}
+	return hasRoom("stream "+Stream, info.State.Bytes, info.Config.MaxBytes)
 }
 
 // checkConsumers reads all consumers in pages, which costs one call for 256 of
