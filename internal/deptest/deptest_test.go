@@ -27,6 +27,8 @@ var bans = []ban{
 	{"authority", "internal/server", "deciding does not know of HTTP"},
 	{"readiness", "authority", "readiness stands below the authority, which asks its gate"},
 	{"readiness", "keys", "a decision is derived from reports, not from material"},
+	{"readiness/client", "github.com/jackc/pgx", "a product must not inherit a database driver"},
+	{"readiness/client", "github.com/nats-io", "a product must not inherit a broker"},
 	{"keys", "readiness", "keys know nothing of admission"},
 	{"keys", "github.com/jackc/pgx", "no key material comes near the database"},
 	{"scheduler", "authority/attestation", "the scheduler identifies nobody"},
@@ -51,6 +53,7 @@ var leaves = map[string][]string{
 	"authority/capability": {"authority/canonical"},
 	"authority/catalogue":  {"authority/canonical"},
 	"guards":               {"authority/api", "authority/canonical", "authority/capability", "authority/catalogue", "internal/dpopclient", "internal/elapsed", "internal/issuerkeys"},
+	"readiness/client":     {"authority/api", "authority/canonical", "authority/capability", "internal/elapsed", "internal/issuerkeys"},
 	"worker":               {"authority/api", "authority/canonical", "authority/capability", "internal/dpopclient"},
 	"internal/dpopclient":  {"authority/api", "authority/canonical", "authority/capability"},
 }
