@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
@@ -32,6 +33,9 @@ type item struct {
 	Profiles  []string     `json:"profiles,omitempty"`
 	Actions   []itemAction `json:"actions,omitempty"`
 	Queue     string       `json:"queue,omitempty"`
+	Families  []string     `json:"families,omitempty"` // reporters and products, as the database writes them
+
+	Requirement *itemRequirement `json:"requirement,omitempty"`
 
 	Role           string `json:"role,omitempty"` // tasks
 	RoleRevision   int64  `json:"role_revision,omitempty"`
@@ -49,10 +53,27 @@ type itemAction struct {
 	Action string `json:"action"`
 }
 
+type itemRequirement struct {
+	Families    []itemFamily `json:"families"`
+	Protocols   []int64      `json:"protocols"`
+	Models      []string     `json:"models"`
+	Datasets    []string     `json:"datasets"`
+	Profiles    []string     `json:"profiles"`
+	ClosedMS    int64        `json:"closed_ms"`
+	ClosedMaxMS int64        `json:"closed_max_ms"`
+	Rounds      int64        `json:"rounds"`
+}
+
+type itemFamily struct {
+	Family  string `json:"family"`
+	Minimum int64  `json:"minimum"`
+}
+
 // kinds gives the registry's word for a document's kind.
 var kinds = map[string]string{
 	document.KindProfile: "attestation_profile", document.KindClient: "client", document.KindGuard: "guard", document.KindReporter: "reporter",
 	document.KindProduct: "product", document.KindRole: "workload_role", document.KindPolicy: "policy", document.KindTask: "task",
+	document.KindRequirement: "requirement",
 }
 
 // Apply enters a file of registry documents, all or none. Operators only.
@@ -76,6 +97,9 @@ func (a *Authority) Apply(ctx context.Context, c Call, envelope capability.Token
 		return api.Applied{}, err
 	}
 	set := applying{a, a.registry.now().with(docs), now}
+	if alone := slices.ContainsFunc(docs, isRequirement); alone && len(docs) > 1 {
+		return api.Applied{}, api.Refusef(api.InvalidDocument, "Apply a Requirement in a file of its own, after what it names: it closes admission.")
+	}
 	items := make([]item, len(docs))
 	for i, d := range docs {
 		if items[i], err = set.item(ctx, d); err != nil {
@@ -130,6 +154,8 @@ func revisionOf(d document.Document) int64 {
 		return d.Revision
 	case *document.Task:
 		return d.Revision
+	case *document.Requirement:
+		return d.Generation
 	}
 	return 1
 }
@@ -152,9 +178,11 @@ func (s applying) item(ctx context.Context, d document.Document) (item, error) {
 	case *document.Guard:
 		return i, s.guard(&i, d)
 	case *document.Reporter:
-		i.Profile = hexName(d.Profile)
+		i.Profile, i.Families = hexName(d.Profile), codes(d.Families)
 	case *document.Product:
-		i.Profile = hexName(d.Profile)
+		i.Profile, i.Families = hexName(d.Profile), codes(d.Families)
+	case *document.Requirement:
+		return i, s.requirement(&i, d)
 	case *document.WorkloadRole:
 		return i, s.role(&i, d)
 	case *document.Policy:
@@ -211,6 +239,61 @@ func (s applying) role(i *item, d *document.WorkloadRole) error {
 		i.Actions = append(i.Actions, itemAction{hexName(act.Guard), hexOf(action[:])})
 	}
 	return notRetired(d, d.Retired)
+}
+
+func codes(families []string) []string {
+	out := make([]string, len(families))
+	for n, f := range families {
+		out[n] = document.FamilyCode(f)
+	}
+	return out
+}
+
+// requirement links what it requires. A family of an operator's own that nobody
+// may report would close for good, and is refused; those to come may be required
+// before they are built, and do just that.
+func (s applying) requirement(i *item, d *document.Requirement) error {
+	r := itemRequirement{Families: []itemFamily{}, Protocols: d.Protocols, Models: hexDigests(d.Models), Datasets: hexDigests(d.Datasets), Profiles: []string{},
+		ClosedMS: d.ClosedMS, ClosedMaxMS: d.ClosedMaxMS, Rounds: d.Rounds}
+	for n, f := range d.Families {
+		if document.OwnFamily(f.Family) && !s.all.reports(f.Family) {
+			return &document.Error{Kind: d.Kind, Name: d.Name, Field: fmt.Sprintf("families[%d].family", n), Reason: "is reported by no registered reporter or product"}
+		}
+		r.Families = append(r.Families, itemFamily{document.FamilyCode(f.Family), f.Minimum})
+	}
+	for n, p := range d.Profiles {
+		if _, ok := find[*document.AttestationProfile](s.all, document.KindProfile, p, 1); !ok {
+			return &document.Error{Kind: d.Kind, Name: d.Name, Field: fmt.Sprintf("profiles[%d]", n), Reason: "names something that is not registered or is retired"}
+		}
+		r.Profiles = append(r.Profiles, hexName(p))
+	}
+	i.Requirement = &r
+	return nil
+}
+
+// reports says whether a family is one that an active component may report.
+func (s *snapshot) reports(family string) bool {
+	for _, e := range s.entries {
+		switch d := e.doc.(type) {
+		case *document.Reporter:
+			if e.active && slices.Contains(d.Families, family) {
+				return true
+			}
+		case *document.Product:
+			if e.active && slices.Contains(d.Families, family) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func hexDigests(list []document.Digest) []string {
+	out := make([]string, len(list))
+	for n, d := range list {
+		out[n] = hexOf(d[:])
+	}
+	return out
 }
 
 // task links a task revision and builds the offer that its owner will see.
@@ -278,6 +361,9 @@ func (a *Authority) taskReference(ctx context.Context, name [32]byte) ([]byte, e
 }
 
 func (a *Authority) apply(ctx context.Context, m member, items []item) (results []string, err error) {
+	if items[0].Requirement != nil {
+		return a.require(ctx, m, items[0])
+	}
 	text, err := json.Marshal(items)
 	if err != nil {
 		return nil, err
@@ -293,6 +379,18 @@ func (a *Authority) apply(ctx context.Context, m member, items []item) (results 
 	return results, nil
 }
 
+func isRequirement(d document.Document) bool { return d.Head().Kind == document.KindRequirement }
+
+func (a *Authority) require(ctx context.Context, m member, i item) ([]string, error) {
+	text, err := json.Marshal(i)
+	if err != nil {
+		return nil, err
+	}
+	var result string
+	err = a.call(ctx, "requirement", m.key, `SELECT verdict, coalesce(result, '') FROM nw.require($1, $2, $3, $4, $5, $6, $7)`, m.args(string(text)), nil, &result)
+	return []string{result}, err
+}
+
 // Retire ends a registered revision and what rests on it. Operators only.
 func (a *Authority) Retire(ctx context.Context, c Call, envelope capability.Token, r api.RetireRequest) (api.Retirement, error) {
 	m, err := a.operator(ctx, c, envelope)
@@ -300,7 +398,7 @@ func (a *Authority) Retire(ctx context.Context, c Call, envelope capability.Toke
 		return api.Retirement{}, err
 	}
 	kind, ok := kinds[r.Kind]
-	if !ok || kind == "task" || r.Revision < 1 {
+	if !ok || kind == "task" || kind == "requirement" || r.Revision < 1 {
 		return api.Retirement{}, api.Refusef(api.InvalidRequest, "Name the kind, the name and the revision of something registered.")
 	}
 	name := nameDigest(r.Name)

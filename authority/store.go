@@ -307,7 +307,15 @@ func (a *Authority) spendComponent(ctx context.Context, g component, p spent) er
 		[]any{g.name[:], g.kind, g.instance[:], g.boot, p.key[:], p.nonceAt, p.digest[:]}, nil)
 }
 
-func (a *Authority) reportComponent(ctx context.Context, g component, p spent, family string, r api.Report, reason string) error {
-	return a.call(ctx, "report", p.key, `SELECT verdict FROM nw.report_component($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
-		[]any{g.name[:], g.kind, g.instance[:], g.boot, p.key[:], p.nonceAt, p.digest[:], family, r.Sequence, r.Healthy, reason, r.AgeMS}, nil)
+// reportRow is one report in the form in which the verb stores it.
+type reportRow struct {
+	api.Report
+	family, reason   string
+	models, datasets [][]byte
+}
+
+func (a *Authority) reportComponent(ctx context.Context, g component, p spent, r reportRow) error {
+	return a.call(ctx, "report", p.key, `SELECT verdict FROM nw.report_component($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`,
+		[]any{g.name[:], g.kind, g.instance[:], g.boot, p.key[:], p.nonceAt, p.digest[:], r.family, r.Sequence, r.Healthy, r.reason, r.AgeMS,
+			r.Protocol, r.models, r.datasets, r.MaxFence, r.MaxAdmission}, nil)
 }

@@ -3,12 +3,15 @@ package authority
 import (
 	"context"
 	"errors"
+	"math"
+	"slices"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/attestation"
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
 	"github.com/nightwarrant/nightwarrant/authority/document"
+	"github.com/nightwarrant/nightwarrant/readiness"
 )
 
 // ClientAssertion is a workload's projected token as client authentication
@@ -155,20 +158,47 @@ func (a *Authority) guardURI(g component) (string, bool) {
 	return d.URI, true
 }
 
-// Report takes a component's readiness report about a family.
+// Report takes a component's readiness report about a family. Whether the
+// component may report it, and whether what it serves is required, the verb says.
 func (a *Authority) Report(ctx context.Context, c Call, token capability.Token, family string, r api.Report) error {
 	who, p, err := a.caller(c, token)
 	if err != nil {
 		return err
 	}
-	reason := "good"
-	switch {
-	case family != "guards":
-		return api.Refuse(api.UnknownFamily)
-	case r.Protocol != api.GuardProtocol:
-		r.Healthy, reason = false, "protocol"
-	case !r.Healthy:
-		reason = "unhealthy"
+	row := reportRow{family: document.FamilyCode(family), Report: r, reason: givenReason(r)}
+	var ok, ok2 bool
+	row.models, ok = digestsOf(r.Models)
+	row.datasets, ok2 = digestsOf(r.Datasets)
+	if !ok || !ok2 || r.Protocol < 0 || r.Protocol > math.MaxInt16 || len(family) > maxFamily {
+		a.noteRefusal(ctx, "report", api.InvalidRequest, p.key)
+		return api.Refuse(api.InvalidRequest)
 	}
-	return a.reportComponent(ctx, who, p, family, r, reason)
+	return a.reportComponent(ctx, who, p, row)
+}
+
+// maxFamily is the longest name of a family; maxDigests bounds what one guard serves.
+const (
+	maxFamily  = 64
+	maxDigests = 64
+)
+
+// givenReason keeps a reporter's reason when it is one that a component may give.
+func givenReason(r api.Report) string {
+	switch {
+	case r.Healthy:
+		return readiness.Good
+	case slices.Contains([]string{readiness.Settings, readiness.Unreachable, readiness.Material, readiness.Canary, readiness.Disk}, r.Reason):
+		return r.Reason
+	}
+	return readiness.Unhealthy
+}
+
+func digestsOf(list []string) (out [][]byte, ok bool) {
+	out = make([][]byte, len(list))
+	for n, text := range list {
+		if out[n], ok = decode(text, 32); !ok {
+			return nil, false
+		}
+	}
+	return out, len(list) <= maxDigests
 }

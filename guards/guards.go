@@ -63,6 +63,8 @@ type Config struct {
 	Assertion  func(context.Context) (string, error) // reads the projected workload assertion, anew each time
 	Ledger     Ledger
 	Operations map[string]Operation // by action
+	Models     [][32]byte           // SHA-256 digests of the models that it serves; optional. Each must be required by the authority's
+	Datasets   [][32]byte           // requirement, or everything closes. And of the datasets
 	HTTPClient *http.Client         // to the authority; optional. Redirects are never followed
 	AtOnce     int                  // requests that are worked on at once; optional, 64. More are told to come again
 	Logger     *slog.Logger         // optional

@@ -2,6 +2,7 @@ package guards
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -112,7 +113,8 @@ func (g *Guard) report(ctx context.Context) error {
 	seen, err := g.config.Ledger.Probe(probe)
 	cancel()
 	seen = g.saw(seen)
-	r := api.Report{Sequence: g.nextSequence(), Healthy: err == nil, Protocol: Protocol, MaxFence: seen.Fence, MaxAdmission: seen.Admission}
+	r := api.Report{Sequence: g.nextSequence(), Healthy: err == nil, Protocol: Protocol, Models: encoded(g.config.Models), Datasets: encoded(g.config.Datasets),
+		MaxFence: seen.Fence, MaxAdmission: seen.Admission}
 	if err != nil {
 		g.log.Warn("the ledger does not answer", "error", err)
 		r.Reason = "unreachable"
@@ -126,6 +128,14 @@ func (g *Guard) report(ctx context.Context) error {
 		g.log.Warn("a readiness report was not taken", "error", err)
 	}
 	return err
+}
+
+func encoded(digests [][32]byte) []string {
+	out := make([]string, len(digests))
+	for i, d := range digests {
+		out[i] = base64.RawURLEncoding.EncodeToString(d[:])
+	}
+	return out
 }
 
 func (g *Guard) nextSequence() int64 {

@@ -25,7 +25,8 @@ var possible = map[string]string{
 	"evaluate": "derives the decision", "register_replica": "boot report", "boot_component": "component token", "spend_component": "nonces",
 	"report_replica": "readiness report", "report_component": "readiness report", "store_health": "a probe for reports", "register_keys": "comes before the first start",
 	// Less is always possible.
-	"gate_close": "close", "gate_release": "ends a hold and opens nothing", "revoke": "revoke", "cut_off": "revoke", "retire": "revoke", "decline": "deny", "record_finding": "finding",
+	"audit_health": "a probe for reports", "board": "reading", "require": "adds to what is required, and closes",
+	"gate_close": "close", "gate_release": "ends a hold and opens nothing", "gate_standby": "opens nothing", "revoke": "revoke", "cut_off": "revoke", "retire": "revoke", "decline": "deny", "record_finding": "finding",
 	// A close must not make finished work ambiguous (P16).
 	"settle_effect": "settle effect", "unsettled": "unsettled", "settle_run": "settle run", "effect_for_holder": "status",
 	// Time passes while closed.

@@ -39,13 +39,12 @@ type Decision struct {
 
 // Family is one required family as the decision judged it.
 type Family struct {
-	Family    string        `json:"family"` // an operator's own one: x_ and the digest of its name
-	Good      bool          `json:"good"`
-	Reason    string        `json:"reason"`
-	Instances int           `json:"instances"` // that report good
-	Required  int           `json:"required"`
-	Age       time.Duration `json:"-"` // of the oldest good report that counts
-	AgeMS     int64         `json:"age_ms"`
+	Family    string `json:"family"` // an operator's own one: x_ and the digest of its name
+	Good      bool   `json:"good"`
+	Reason    string `json:"reason"`
+	Instances int    `json:"instances"` // that report good
+	Required  int    `json:"required"`
+	AgeMS     int64  `json:"age_ms"` // of the oldest good report that counts
 }
 
 // Gate evaluates the decision and remembers it. Its memory opens nothing: an
@@ -115,10 +114,18 @@ func (g *Gate) Current(ctx context.Context) (Decision, error) {
 }
 
 func (g *Gate) evaluate(ctx context.Context) (Decision, error) {
-	if err := evaluate(ctx, g.pool); err != nil {
+	if err := evaluate(ctx, g.pool, g.highest()); err != nil {
 		return Decision{}, err
 	}
 	return g.Current(ctx)
+}
+
+// highest is what was remembered last, however old.
+func (g *Gate) highest() Decision {
+	if r := g.last.Load(); r != nil {
+		return r.Decision
+	}
+	return Decision{}
 }
 
 // remember never goes back to an older epoch or sequence.

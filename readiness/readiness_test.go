@@ -38,13 +38,21 @@ func newCluster(t *testing.T) *cluster {
 		ids: map[string][2]int64{}}
 	c.gate = readiness.NewGate(c.authority, slog.New(slog.DiscardHandler))
 	// The shortest closed time that there is.
-	c.exec(`INSERT INTO nw.readiness_requirements VALUES (2, 1000, 3, 2000, 3000)`)
-	c.exec(`UPDATE nw.readiness_decision SET requirement = 2, closed_ms = 1000, since = clock_timestamp()`)
+	c.require(2, "{}", "{}")
 	for kind, pool := range map[string]*pgxpool.Pool{"authority": c.authority, "scheduler": c.scheduler} {
 		c.boot(kind, pool)
 	}
 	c.registerGuard()
 	return c
+}
+
+// require enters a generation with the shortest closed time that there is.
+func (c *cluster) require(generation int, models, datasets string) {
+	c.t.Helper()
+	c.exec(`INSERT INTO nw.documents (digest, kind, body) VALUES (sha256('requirement'), 'requirement', '{}') ON CONFLICT DO NOTHING`)
+	c.exec(`INSERT INTO nw.readiness_requirements (generation, document, closed_ms, closed_max_ms, rounds, valid_ms, report_ttl_ms, protocols, models, datasets)
+		VALUES ($1, sha256('requirement'), 1000, 60000, 3, 2000, 3000, '{1}', $2, $3)`, generation, models, datasets)
+	c.exec(`UPDATE nw.readiness_decision SET requirement = $1, closed_ms = 1000, since = clock_timestamp()`, generation)
 }
 
 func (c *cluster) exec(sql string, args ...any) {
@@ -84,7 +92,7 @@ func (c *cluster) sayAs(family, reason string, sequence int64) (verdict string) 
 		reason = readiness.Good
 	}
 	if family == "guards" {
-		require.NoError(c.t, c.owner.QueryRow(context.Background(), `SELECT nw.record_report($1, 1, 'guards', $2, $3, $4, 0)`, c.guard, sequence, good, reason).Scan(&verdict))
+		require.NoError(c.t, c.owner.QueryRow(context.Background(), `SELECT nw.record_report($1, 1, 'guards', $2, $3, $4, 0, 1::smallint)`, c.guard, sequence, good, reason).Scan(&verdict))
 		return verdict
 	}
 	kind, pool := "authority", c.authority
@@ -97,7 +105,7 @@ func (c *cluster) sayAs(family, reason string, sequence int64) (verdict string) 
 	return verdict
 }
 
-var families = []string{"store", "signing", "nonces", "queue", "clock", "attestation", "guards"}
+var families = []string{"store", "signing", "nonces", "queue", "clock", "audit", "attestation", "guards"}
 
 func (c *cluster) allGood() {
 	for _, f := range families {
@@ -269,7 +277,7 @@ func TestHold(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	before := c.open()
-	epoch, err := readiness.Close(context.Background(), c.operator)
+	epoch, err := readiness.Close(context.Background(), c.operator, "drill")
 	require.NoError(t, err)
 	assert.Equal(t, before.Epoch+1, epoch)
 	for range 3 {

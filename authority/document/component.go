@@ -109,7 +109,8 @@ func (g *Guard) Validate() error {
 	)
 }
 
-// Reporter is a component that reports the health of capability families.
+// Reporter is a component that reports the health of an operator's own
+// capability families.
 type Reporter struct {
 	Header
 	Title    string   `json:"title"`
@@ -123,7 +124,7 @@ func (r *Reporter) Validate() error {
 		r.check(KindReporter),
 		title("title", r.Title),
 		name("profile", r.Profile),
-		names("families", r.Families, 1),
+		ownFamilies("families", r.Families, 1),
 	)
 }
 
@@ -142,6 +143,6 @@ func (p *Product) Validate() error {
 		p.check(KindProduct),
 		title("title", p.Title),
 		name("profile", p.Profile),
-		names("families", p.Families, 0),
+		ownFamilies("families", p.Families, 0),
 	)
 }

@@ -26,10 +26,12 @@ const (
 	KindRole     = "WorkloadRole"
 	KindPolicy   = "Policy"
 	KindTask     = "Task"
+
+	KindRequirement = "Requirement"
 )
 
 // Document is one of the pointer types *AttestationProfile, *Client, *Guard,
-// *Reporter, *Product, *WorkloadRole, *Policy and *Task.
+// *Reporter, *Product, *WorkloadRole, *Policy, *Task and *Requirement.
 type Document interface {
 	// Head returns the kind and the name.
 	Head() Header
@@ -75,6 +77,8 @@ func blank(kind string) Document {
 		return &Policy{Header: h}
 	case KindTask:
 		return blankTask(h)
+	case KindRequirement:
+		return &Requirement{Header: h, ClosedMS: 5000, ClosedMaxMS: 60_000, Rounds: 3}
 	}
 	return nil
 }

@@ -1,18 +1,12 @@
 package main
 
 import (
-	"context"
-	"crypto/rand"
 	"fmt"
-	"net/http"
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/document"
-	"github.com/nightwarrant/nightwarrant/internal/config"
 	"github.com/nightwarrant/nightwarrant/scheduler/timetable"
 )
 
@@ -163,42 +157,4 @@ func relative(d time.Duration) string {
 		return span(-d) + " ago"
 	}
 	return "now"
-}
-
-func (p program) readiness() *cobra.Command {
-	var origin string
-	var asJSON bool
-	c := &cobra.Command{Use: "readiness", Short: "Print the readiness decision, and why it is closed", Args: cobra.NoArgs}
-	p.authorityFlag(c, &origin)
-	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := config.Origin("--authority", origin); err != nil {
-			return err
-		}
-		d, err := askReadiness(cmd.Context(), origin)
-		if err != nil {
-			return err
-		}
-		return p.print(asJSON, d, func(b *strings.Builder) {
-			if d.Open {
-				fmt.Fprintf(b, "Admission is open; readiness epoch %d, valid for %d ms.\n", d.Epoch, d.ValidMS)
-				return
-			}
-			fmt.Fprintf(b, "Admission is closed; readiness epoch %d: %s.\n", d.Epoch, oneLine(strings.Join(d.Reasons, "; "), 200))
-		})
-	}
-	return c
-}
-
-// askReadiness asks with a challenge, so that an old answer is not taken for a new one.
-func askReadiness(ctx context.Context, origin string) (d api.Decision, err error) {
-	challenge := rand.Text()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, origin+api.PathReadiness+"?challenge="+challenge, nil)
-	if err != nil {
-		return d, config.Wrong("--authority", "cannot be called: it is not a URL")
-	}
-	if _, err = exchange(plainClient(), r, &d); err == nil && d.Challenge != challenge {
-		err = fmt.Errorf("%w (its readiness is not about this question)", errNoAnswer)
-	}
-	return d, err
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -90,17 +92,29 @@ func (p program) migrate() *cobra.Command {
 }
 
 func (p program) gate() *cobra.Command {
-	return group("gate", "Hold admission closed by hand, and end that hold",
-		p.gateCommand("close", "Hold admission closed, at once", func(ctx context.Context, pool *pgxpool.Pool) (string, error) {
-			epoch, err := readiness.Close(ctx, pool)
-			return fmt.Sprintf("Admission is closed and held; readiness epoch %d. Nothing is admitted until `nightwarrant gate release`.", epoch), err
-		}),
+	var why string
+	closing := p.gateCommand("close", "Hold admission closed, at once", func(ctx context.Context, pool *pgxpool.Pool) (string, error) {
+		if !slices.Contains(readiness.Why, why) {
+			return "", config.Wrong("--why", "must be one of %s", strings.Join(readiness.Why, ", "))
+		}
+		epoch, err := readiness.Close(ctx, pool, why)
+		return fmt.Sprintf("Admission is closed and held; readiness epoch %d. Nothing is admitted until `nightwarrant gate release`.", epoch), err
+	})
+	closing.Flags().StringVar(&why, "why", "other", "what the audit log keeps as the `REASON`: "+strings.Join(readiness.Why, ", "))
+	return group("gate", "Hold admission closed by hand, and end that hold", closing,
 		p.gateCommand("release", "End the hold; this opens nothing by itself", func(ctx context.Context, pool *pgxpool.Pool) (string, error) {
 			released, err := readiness.Release(ctx, pool)
 			if !released {
 				return "There was no hold.", err
 			}
 			return "The hold has ended. Admission opens when every required family is good.", err
+		}),
+		p.gateCommand("standby", "Record, before a fail-over, that a synchronous standby may be promoted", func(ctx context.Context, pool *pgxpool.Pool) (string, error) {
+			recorded, err := readiness.RecordStandby(ctx, pool)
+			if err == nil && !recorded {
+				err = errors.New("this server does not wait for a synchronous standby (synchronous_standby_names, synchronous_commit), so that a promoted one may lack what was answered: nothing was recorded")
+			}
+			return "Recorded for a day: when a synchronous standby of this server is promoted, runs go on. Any other fail-over ends them as ambiguous.", err
 		}))
 }
 

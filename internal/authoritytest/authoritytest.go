@@ -134,15 +134,30 @@ func (h *House) Replica(b *keys.Bundle) (*authority.Authority, *readiness.Gate, 
 	return a, gate, server.New(a, gate, log)
 }
 
-// Open opens the gate for an hour by the owner's hand, and lets the replica see it.
+// Open opens the gate for an hour by the owner's hand, with a good report of
+// every required family, and lets the replica see it.
 func (h *House) Open() { h.openFor("1 hour") }
 
 func (h *House) openFor(valid string) {
 	h.T.Helper()
 	h.Exec(`UPDATE nw.readiness_decision SET state = 'open', epoch = epoch + 1, sequence = sequence + 1, reason = 'good', held = false, since = clock_timestamp(),
 		valid_until = clock_timestamp() + $1::interval WHERE state = 'closed'`, valid)
-	h.Exec(`INSERT INTO nw.readiness_log (state, epoch, reason, inputs) SELECT state, epoch, reason, sha256('by hand') FROM nw.readiness_decision ON CONFLICT DO NOTHING`)
+	h.Exec(`INSERT INTO nw.readiness_log (state, epoch, incarnation, requirement, reason, inputs) SELECT state, epoch, incarnation, requirement, reason, sha256('by hand') FROM nw.readiness_decision ON CONFLICT DO NOTHING`)
+	h.allGood()
 	h.See()
+}
+
+// allGood lets every required family and every active guard report good for an hour.
+func (h *House) allGood() {
+	h.T.Helper()
+	h.Exec(`INSERT INTO nw.instances (kind, instance) VALUES ('authority', sha256('by hand')) ON CONFLICT DO NOTHING`)
+	h.Exec(`INSERT INTO nw.instances (kind, component_id, instance, jkt) SELECT 'component', id, sha256('by hand'), sha256('by hand') FROM nw.registry
+		WHERE kind = 'guard' AND state = 'active' ON CONFLICT DO NOTHING`)
+	h.Exec(`INSERT INTO nw.readiness_reports AS r (instance_id, family, boot, sequence, healthy, reason, began_at, expires_at, changed_at, protocol)
+		SELECT i.id, f.family, i.boot, 1, true, 'good', t, t + interval '1 hour', t, CASE f.family WHEN 'guards' THEN 1 END
+		  FROM clock_timestamp() t, nw.instances i JOIN (SELECT unnest(nw.always()) AS family, 'authority' AS kind UNION ALL SELECT 'guards', 'component') f ON f.kind = i.kind
+		 WHERE i.instance = sha256('by hand')
+		ON CONFLICT (instance_id, family) DO UPDATE SET sequence = r.sequence + 1, began_at = EXCLUDED.began_at, expires_at = EXCLUDED.expires_at`)
 }
 
 // Close closes the gate as a bad report does.

@@ -64,20 +64,30 @@ CREATE DOMAIN nw.verdict AS text CHECK (VALUE IN (
 -- Everything that can be audited.
 CREATE DOMAIN nw.verb AS text CHECK (VALUE IN (
   'register_keys', 'apply', 'retire', 'offer', 'consent', 'decline', 'revoke', 'cut_off', 'plan', 'publish', 'claim', 'renew', 'mint', 'admit', 'settle_effect',
-  'late_evidence', 'expire_effect', 'expire_consent', 'finding', 'settle_run', 'end_run', 'requeue', 'component', 'report', 'open', 'close', 'hold', 'release', 'refusals', 'present'));
+  'late_evidence', 'expire_effect', 'expire_consent', 'finding', 'settle_run', 'end_run', 'requeue', 'component', 'report', 'open', 'close', 'hold', 'release', 'requirement', 'standby',
+  'incarnation', 'refusals', 'present'));
 
-CREATE DOMAIN nw.family AS text CHECK (VALUE IN ('store', 'signing', 'nonces', 'queue', 'clock', 'audit', 'attestation', 'guards'));
+-- Families of A17 that this version builds, those that are to come (nobody may report them yet: no stand-in is ever healthy), and an
+-- operator's own ones, by the digest of their name.
+CREATE DOMAIN nw.family AS text CHECK (VALUE IN ('store', 'signing', 'nonces', 'queue', 'clock', 'audit', 'attestation', 'guards',
+  'directory', 'approvals', 'brokering', 'models') OR VALUE ~ '^x_[0-9a-f]{64}$');
 
 -- Why a report is bad or a decision closed.
 CREATE DOMAIN nw.reason AS text CHECK (VALUE IN (
-  'start', 'held', 'absent', 'stale', 'unhealthy', 'protocol', 'settings', 'unreachable', 'material', 'canary', 'skew', 'expired', 'good'));
+  'start', 'held', 'absent', 'stale', 'unhealthy', 'incompatible', 'settings', 'schema', 'disk', 'unreachable', 'material', 'canary', 'skew', 'profile',
+  'requirement', 'incarnation', 'expired', 'good'));
+
+-- Digests of models and datasets that a guard serves, or that a requirement lists.
+CREATE FUNCTION nw.are_digests(p bytea[]) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+  'SELECT cardinality(p) <= 64 AND coalesce((SELECT bool_and(octet_length(d) = 32) FROM unnest(p) AS x(d)), true)';
+CREATE DOMAIN nw.digests AS bytea[] CHECK (VALUE IS NULL OR nw.are_digests(VALUE));
 
 -- Documents -------------------------------------------------------------------------------------------------------
 
 -- One of the two tables that may hold text from outside: what operators wrote and what members agreed to, as canonical bytes.
 CREATE TABLE nw.documents (
   digest     bytea PRIMARY KEY CHECK (octet_length(digest) = 32),
-  kind       text NOT NULL CHECK (kind IN ('attestation_profile', 'client', 'guard', 'reporter', 'product', 'workload_role', 'policy', 'task', 'consent')),
+  kind       text NOT NULL CHECK (kind IN ('attestation_profile', 'client', 'guard', 'reporter', 'product', 'workload_role', 'policy', 'task', 'consent', 'requirement')),
   body       bytea NOT NULL CHECK (octet_length(body) BETWEEN 2 AND 65536),
   created_at timestamptz NOT NULL DEFAULT clock_timestamp());
 SELECT nw.classify('documents', 'digest digest, kind state, body document, created_at time');
@@ -117,6 +127,13 @@ CREATE TABLE nw.components (
   max_call_ms integer NOT NULL DEFAULT 60000 CHECK (max_call_ms BETWEEN 1 AND 600000));
 CREATE UNIQUE INDEX components_uri ON nw.components (uri);
 SELECT nw.classify('components', 'id number, profile_id number, uri digest, provable flag, max_call_ms number');
+
+-- The families of their own that reporters and products may report.
+CREATE TABLE nw.component_families (
+  component_id bigint NOT NULL REFERENCES nw.components,
+  family       nw.family NOT NULL CHECK (family LIKE 'x\_%'),
+  PRIMARY KEY (component_id, family));
+SELECT nw.classify('component_families', 'component_id number, family state');
 
 CREATE TABLE nw.role_profiles (
   role_id    bigint NOT NULL REFERENCES nw.registry,
@@ -278,7 +295,7 @@ CREATE TABLE nw.slots (
   zone       bytea NOT NULL CHECK (octet_length(zone) = 32),
   planned_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   PRIMARY KEY (task_id, nominal_at),
-  CHECK (covers = 1 OR reason = 'too_many'),
+  CHECK (covers = 1 OR reason IN ('too_many', 'failover')),
   CHECK ((outcome = 'skipped') = (reason IS NOT NULL)),
   CHECK ((outcome = 'skipped') = (run_id IS NULL)));
 CREATE UNIQUE INDEX slots_one_run ON nw.slots (run_id) WHERE outcome = 'run';
@@ -390,22 +407,46 @@ END $$;
 -- What is older than its floor is refused, so its rows may go (P31).
 CREATE TABLE nw.ring_floors (
   ring  text PRIMARY KEY CHECK (ring IN ('replay', 'assertion_owners')),
-  floor bigint NOT NULL);
-SELECT nw.classify('ring_floors', 'ring state, floor number');
+  floor bigint NOT NULL,
+  after timestamptz NOT NULL DEFAULT '-infinity'); -- what was issued before is refused: a restored ring has forgotten who used it
+SELECT nw.classify('ring_floors', 'ring state, floor number, after time');
 INSERT INTO nw.ring_floors VALUES ('replay', floor(extract(epoch FROM clock_timestamp()) / 60)::bigint - 3),
   ('assertion_owners', floor(extract(epoch FROM clock_timestamp()) / 21600)::bigint - 1);
 
 -- Readiness -------------------------------------------------------------------------------------------------------
 
+-- What must be good. Generation 1 is what is required in code; operators add generations, and each can only add.
 CREATE TABLE nw.readiness_requirements (
   generation    bigint PRIMARY KEY CHECK (generation > 0),
+  document      bytea REFERENCES nw.documents,
   closed_ms     integer NOT NULL CHECK (closed_ms BETWEEN 1000 AND 60000),
+  closed_max_ms integer NOT NULL CHECK (closed_max_ms BETWEEN closed_ms AND 60000), -- it doubles up to this when it flaps
   rounds        smallint NOT NULL CHECK (rounds BETWEEN 3 AND 100),
   valid_ms      integer NOT NULL CHECK (valid_ms BETWEEN 1000 AND 2000),
   report_ttl_ms integer NOT NULL CHECK (report_ttl_ms BETWEEN 1000 AND 10000),
-  since         timestamptz NOT NULL DEFAULT clock_timestamp());
-SELECT nw.classify('readiness_requirements', 'generation number, closed_ms number, rounds number, valid_ms number, report_ttl_ms number, since time');
-INSERT INTO nw.readiness_requirements VALUES (1, 5000, 3, 2000, 3000);
+  protocols     smallint[] NOT NULL CHECK (cardinality(protocols) BETWEEN 1 AND 16), -- of guards; any other closes
+  models        nw.digests NOT NULL DEFAULT '{}',
+  datasets      nw.digests NOT NULL DEFAULT '{}',
+  since         timestamptz NOT NULL DEFAULT clock_timestamp(),
+  CHECK ((generation = 1) = (document IS NULL)));
+SELECT nw.classify('readiness_requirements', 'generation number, document digest, closed_ms number, closed_max_ms number, rounds number, valid_ms number,
+  report_ttl_ms number, protocols number, models digest, datasets digest, since time');
+INSERT INTO nw.readiness_requirements (generation, closed_ms, closed_max_ms, rounds, valid_ms, report_ttl_ms, protocols) VALUES (1, 5000, 60000, 3, 2000, 3000, '{1}');
+
+-- Families beyond those in code, and how many good instances each needs. For guards: of each one.
+CREATE TABLE nw.requirement_families (
+  generation bigint NOT NULL REFERENCES nw.readiness_requirements,
+  family     nw.family NOT NULL,
+  minimum    smallint NOT NULL CHECK (minimum BETWEEN 1 AND 100),
+  PRIMARY KEY (generation, family));
+SELECT nw.classify('requirement_families', 'generation number, family state, minimum number');
+
+-- The attestation profiles that are accepted, exactly. None listed: those that are registered.
+CREATE TABLE nw.requirement_profiles (
+  generation bigint NOT NULL REFERENCES nw.readiness_requirements,
+  profile_id bigint NOT NULL REFERENCES nw.registry,
+  PRIMARY KEY (generation, profile_id));
+SELECT nw.classify('requirement_profiles', 'generation number, profile_id number');
 
 CREATE TABLE nw.instances (
   id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -429,8 +470,33 @@ CREATE TABLE nw.readiness_reports (
   reason      nw.reason NOT NULL,
   began_at    timestamptz NOT NULL,
   expires_at  timestamptz NOT NULL,
-  PRIMARY KEY (instance_id, family)) WITH (fillfactor = 50);
-SELECT nw.classify('readiness_reports', 'instance_id number, family state, boot number, sequence number, healthy flag, reason state, began_at time, expires_at time');
+  changed_at  timestamptz NOT NULL, -- since when it says what it says
+  protocol    smallint,             -- of guards, like what they serve
+  models      nw.digests NOT NULL DEFAULT '{}',
+  datasets    nw.digests NOT NULL DEFAULT '{}',
+  PRIMARY KEY (instance_id, family),
+  CHECK (healthy = (reason = 'good')),
+  CHECK ((family = 'guards') = (protocol IS NOT NULL))) WITH (fillfactor = 50);
+SELECT nw.classify('readiness_reports', 'instance_id number, family state, boot number, sequence number, healthy flag, reason state, began_at time, expires_at time,
+  changed_at time, protocol number, models digest, datasets digest');
+
+-- Where this database is: which server, on which timeline. Another one is a new incarnation (P24), unless it is a standby that was known to
+-- have everything.
+CREATE TABLE nw.incarnations (
+  id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  incarnation bigint NOT NULL CHECK (incarnation BETWEEN 1 AND 4096), -- fences start at (incarnation - 1) * 2^40, within what JSON numbers hold
+  system_id   bigint NOT NULL,
+  timeline    integer NOT NULL CHECK (timeline > 0),
+  reason      text NOT NULL CHECK (reason IN ('first', 'failover', 'restored', 'promoted')),
+  at          timestamptz NOT NULL DEFAULT clock_timestamp());
+SELECT nw.classify('incarnations', 'id number, incarnation number, system_id number, timeline number, reason state, at time');
+
+-- An operator's statement that a synchronous standby may be promoted, made before: for one timeline, for a day.
+CREATE TABLE nw.standbys (
+  system_id bigint NOT NULL,
+  timeline  integer NOT NULL,
+  at        timestamptz NOT NULL DEFAULT clock_timestamp());
+SELECT nw.classify('standbys', 'system_id number, timeline number, at time');
 
 CREATE TABLE nw.readiness_decision (
   singleton   boolean PRIMARY KEY DEFAULT true CHECK (singleton),
@@ -438,6 +504,7 @@ CREATE TABLE nw.readiness_decision (
   epoch       bigint NOT NULL CHECK (epoch > 0),
   sequence    bigint NOT NULL DEFAULT 1,
   incarnation bigint NOT NULL DEFAULT 1,
+  timeline    integer NOT NULL, -- on which it was made: on another one nothing is admitted
   requirement bigint NOT NULL REFERENCES nw.readiness_requirements,
   valid_until timestamptz NOT NULL,
   since       timestamptz NOT NULL,
@@ -448,19 +515,26 @@ CREATE TABLE nw.readiness_decision (
   round_at    timestamptz NOT NULL DEFAULT '-infinity',
   closed_ms   integer NOT NULL DEFAULT 5000,
   CHECK (NOT (held AND state = 'open'))) WITH (fillfactor = 20);
-SELECT nw.classify('readiness_decision', 'singleton flag, state state, epoch number, sequence number, incarnation number, requirement number, valid_until time,
+SELECT nw.classify('readiness_decision', 'singleton flag, state state, epoch number, sequence number, incarnation number, timeline number, requirement number, valid_until time,
   since time, held flag, reason state, family state, good_rounds number, round_at time, closed_ms number');
-INSERT INTO nw.readiness_decision (state, epoch, requirement, valid_until, since, reason) VALUES ('closed', 1, 1, '-infinity', clock_timestamp(), 'start');
+
+-- here says where this database is. The timeline is that of the write-ahead log being written.
+CREATE FUNCTION nw.timeline() RETURNS integer LANGUAGE sql VOLATILE AS $$ SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer $$;
+CREATE FUNCTION nw.here(OUT system_id bigint, OUT timeline integer) LANGUAGE sql VOLATILE AS $$ SELECT system_identifier, nw.timeline() FROM pg_control_system() $$;
+INSERT INTO nw.incarnations (incarnation, system_id, timeline, reason) SELECT 1, system_id, timeline, 'first' FROM nw.here();
+INSERT INTO nw.readiness_decision (state, epoch, timeline, requirement, valid_until, since, reason) VALUES ('closed', 1, nw.timeline(), 1, '-infinity', clock_timestamp(), 'start');
 
 CREATE TABLE nw.readiness_log (
-  id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  at     timestamptz NOT NULL DEFAULT clock_timestamp(),
-  state  text NOT NULL CHECK (state IN ('open', 'closed')),
-  epoch  bigint NOT NULL UNIQUE,
-  reason nw.reason NOT NULL,
-  family nw.family,
-  inputs bytea NOT NULL CHECK (octet_length(inputs) = 32));
-SELECT nw.classify('readiness_log', 'id number, at time, state state, epoch number, reason state, family state, inputs digest');
+  id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+  state       text NOT NULL CHECK (state IN ('open', 'closed')),
+  epoch       bigint NOT NULL UNIQUE,
+  incarnation bigint NOT NULL,
+  requirement bigint NOT NULL REFERENCES nw.readiness_requirements,
+  reason      nw.reason NOT NULL,
+  family      nw.family,
+  inputs      bytea NOT NULL CHECK (octet_length(inputs) = 32));
+SELECT nw.classify('readiness_log', 'id number, at time, state state, epoch number, incarnation number, requirement number, reason state, family state, inputs digest');
 
 -- Audit -----------------------------------------------------------------------------------------------------------
 

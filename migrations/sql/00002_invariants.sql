@@ -17,15 +17,15 @@ CREATE TRIGGER lanes_new BEFORE INSERT ON nw.lanes FOR EACH ROW
   WHEN (NEW.fence <> 0 OR NEW.activation_epoch <> 1) EXECUTE FUNCTION nw.refuse_change('a lane begins at fence 0, epoch 1');
 CREATE TRIGGER decision_rises BEFORE UPDATE ON nw.readiness_decision FOR EACH ROW
   WHEN (NEW.epoch < OLD.epoch OR NEW.sequence < OLD.sequence OR NEW.incarnation < OLD.incarnation OR NEW.requirement < OLD.requirement
-        OR (NEW.state <> OLD.state AND NEW.epoch <= OLD.epoch))
-  EXECUTE FUNCTION nw.refuse_change('epochs only rise, with every close and every open');
+        OR (NEW.state <> OLD.state AND NEW.epoch <= OLD.epoch) OR (NEW.incarnation > OLD.incarnation AND NEW.state = 'open'))
+  EXECUTE FUNCTION nw.refuse_change('epochs only rise, with every close and every open; a new incarnation is closed');
 CREATE TRIGGER instances_rise BEFORE UPDATE ON nw.instances FOR EACH ROW
   WHEN (NEW.boot < OLD.boot) EXECUTE FUNCTION nw.refuse_change('boots only rise');
 CREATE TRIGGER reports_rise BEFORE UPDATE ON nw.readiness_reports FOR EACH ROW
   WHEN (NEW.boot < OLD.boot OR (NEW.boot = OLD.boot AND NEW.sequence <= OLD.sequence))
   EXECUTE FUNCTION nw.refuse_change('(boot, sequence) strictly rises');
 CREATE TRIGGER floors_rise BEFORE UPDATE ON nw.ring_floors FOR EACH ROW
-  WHEN (NEW.floor < OLD.floor) EXECUTE FUNCTION nw.refuse_change('a floor only rises');
+  WHEN (NEW.floor < OLD.floor OR NEW.after < OLD.after) EXECUTE FUNCTION nw.refuse_change('a floor only rises');
 
 -- Runs: born queued with fence 0; the deadline never moves; the fence never falls; a terminal state never changes.
 CREATE TRIGGER runs_new BEFORE INSERT ON nw.runs FOR EACH ROW
@@ -76,12 +76,13 @@ CREATE TRIGGER registry_retires BEFORE UPDATE ON nw.registry FOR EACH ROW
 DO $$
 DECLARE t text;
 BEGIN
-  FOREACH t IN ARRAY ARRAY['documents', 'authority_identity', 'components', 'role_profiles', 'role_actions', 'role_queues', 'tasks', 'task_revisions',
-      'consent_grants', 'slots', 'findings', 'late_evidence', 'readiness_requirements', 'readiness_log', 'audit'] LOOP
+  FOREACH t IN ARRAY ARRAY['documents', 'authority_identity', 'components', 'component_families', 'role_profiles', 'role_actions', 'role_queues', 'tasks', 'task_revisions',
+      'consent_grants', 'slots', 'findings', 'late_evidence', 'readiness_requirements', 'requirement_families', 'requirement_profiles', 'incarnations', 'standbys', 'readiness_log',
+      'audit'] LOOP
     EXECUTE format('CREATE TRIGGER %I BEFORE UPDATE ON nw.%I FOR EACH ROW EXECUTE FUNCTION nw.refuse_change(''rows are only inserted'')', t || '_fixed', t);
   END LOOP;
-  FOREACH t IN ARRAY ARRAY['documents', 'authority_identity', 'registry', 'components', 'role_profiles', 'role_actions', 'role_queues', 'tasks', 'task_revisions',
-      'offers', 'consents', 'consent_grants', 'lanes', 'runs', 'slots', 'effects', 'findings', 'late_evidence', 'ring_floors', 'readiness_requirements',
+  FOREACH t IN ARRAY ARRAY['documents', 'authority_identity', 'registry', 'components', 'component_families', 'role_profiles', 'role_actions', 'role_queues', 'tasks', 'task_revisions',
+      'offers', 'consents', 'consent_grants', 'lanes', 'runs', 'slots', 'effects', 'findings', 'late_evidence', 'ring_floors', 'readiness_requirements', 'requirement_families', 'requirement_profiles', 'incarnations', 'standbys',
       'instances', 'readiness_decision', 'readiness_log', 'audit'] LOOP
     EXECUTE format('CREATE TRIGGER %I BEFORE DELETE ON nw.%I FOR EACH ROW EXECUTE FUNCTION nw.refuse_change(''rows are never deleted'')', t || '_kept', t);
     EXECUTE format('CREATE TRIGGER %I BEFORE TRUNCATE ON nw.%I FOR EACH STATEMENT EXECUTE FUNCTION nw.refuse_change(''rows are never deleted'')', t || '_whole', t);

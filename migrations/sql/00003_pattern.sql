@@ -35,19 +35,19 @@ END $$;
 CREATE FUNCTION nw.admitting() RETURNS nw.readiness_decision LANGUAGE plpgsql VOLATILE AS $$
 DECLARE d nw.readiness_decision;
 BEGIN
-  SELECT * INTO d FROM nw.readiness_decision WHERE state = 'open' AND NOT held AND valid_until > clock_timestamp();
+  SELECT * INTO d FROM nw.readiness_decision WHERE state = 'open' AND NOT held AND valid_until > clock_timestamp() AND timeline = nw.timeline();
   RETURN d;
 END $$;
 -- +goose StatementEnd
 
 -- nonce_verdict judges a proof's nonce time. The nonce decides freshness: issued at most 120 s ago by this database's clock,
--- not below the ring's floor, not ahead of the next minute (P31).
+-- not below the ring's floor, not ahead of the next minute (P31), and not before this incarnation, which does not know what was used then.
 -- +goose StatementBegin
 CREATE FUNCTION nw.nonce_verdict(p_nonce_at timestamptz) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE m bigint := floor(extract(epoch FROM p_nonce_at) / 60); t timestamptz := clock_timestamp();
 BEGIN
   IF p_nonce_at IS NULL OR p_nonce_at < t - interval '120 seconds' OR m > floor(extract(epoch FROM t) / 60) + 1
-     OR m < (SELECT floor FROM nw.ring_floors WHERE ring = 'replay') THEN
+     OR EXISTS (SELECT FROM nw.ring_floors WHERE ring = 'replay' AND (m < floor OR p_nonce_at <= after)) THEN
     RETURN 'use_dpop_nonce';
   END IF;
   RETURN 'ok';
@@ -62,7 +62,7 @@ DECLARE m bigint := floor(extract(epoch FROM p_nonce_at) / 60);
 BEGIN
   INSERT INTO nw.replay (slot, minute, digest)
     SELECT m % 16, m, p_proof FROM nw.ring_floors
-     WHERE ring = 'replay' AND floor <= m AND m <= floor(extract(epoch FROM clock_timestamp()) / 60) + 1
+     WHERE ring = 'replay' AND floor <= m AND after < p_nonce_at AND m <= floor(extract(epoch FROM clock_timestamp()) / 60) + 1
     ON CONFLICT DO NOTHING;
   IF NOT FOUND THEN RAISE EXCEPTION 'proof_replayed' USING ERRCODE = 'NW409'; END IF;
 END $$;

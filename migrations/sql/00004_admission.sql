@@ -53,7 +53,7 @@ BEGIN
     RETURN;
   END IF;
 
-  fence := CASE WHEN again THEN r.fence ELSE l.fence + 1 END;
+  fence := CASE WHEN again THEN r.fence ELSE greatest(l.fence, (d.incarnation - 1) << 40) + 1 END; -- P24: above every fence of an earlier incarnation
   IF NOT again THEN UPDATE lanes SET fence = claim.fence WHERE task_id = l.task_id AND lanes.fence < claim.fence; END IF;
   UPDATE runs SET state = 'claimed', fence = claim.fence, holder = p_jkt, capability = p_capability, readiness_epoch = d.epoch,
          lease_ms = p_lease_ms, lease_until = CASE WHEN again THEN lease_until ELSE least(t + make_interval(secs => p_lease_ms / 1000.0), runs.deadline) END

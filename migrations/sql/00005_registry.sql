@@ -65,6 +65,7 @@ BEGIN
     INSERT INTO components (id, profile_id, uri, provable, max_call_ms)
       VALUES (g.id, nw.registered('attestation_profile', i->>'profile', 1), decode(i->>'uri', 'hex'), coalesce((i->>'provable')::boolean, false),
               coalesce((i->>'max_call_ms')::integer, 60000));
+    INSERT INTO component_families SELECT g.id, value FROM json_array_elements_text(coalesce(i->'families', '[]'));
   ELSIF k = 'workload_role' THEN
     PERFORM nw.registered('client', i->>'client', 1);
     FOR x IN SELECT value FROM json_array_elements(i->'profiles') LOOP
@@ -196,6 +197,9 @@ BEGIN
   UPDATE offers SET state = 'replaced' WHERE state = 'open' AND p_kind <> 'attestation_profile' AND (task_id, task_revision) IN (
     SELECT v.task_id, v.revision FROM task_revisions v JOIN tasks k ON k.id = v.task_id WHERE g.id IN (v.role_id, v.policy_id, k.client_id));
   touched := cardinality(coalesce(lanes_of, '{}'));
+  IF EXISTS (SELECT FROM requirement_profiles q JOIN readiness_decision d ON d.requirement = q.generation WHERE q.profile_id = g.id) THEN
+    PERFORM nw.shut('profile', 'attestation', false);
+  END IF;
   PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
   PERFORM nw.note('retire', 'ok', NULL, NULL, NULL, json_build_object('kind', p_kind, 'name', nw.hex(p_name), 'revision', p_revision, 'tasks', touched, 'member', nw.hex(p_member)));

@@ -28,7 +28,7 @@ END $$;
 CREATE FUNCTION nw.plan(p_task bigint, p_revision bigint, p_expected timestamptz, p_slots json, p_next timestamptz, p_zone bytea, p_run bytea, p_rate integer,
   OUT verdict text, OUT planned bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
-DECLARE d readiness_decision; l lanes; c consents; s schedules; x json; t timestamptz; live bigint; run bigint; start timestamptz;
+DECLARE d readiness_decision; l lanes; c consents; s schedules; x json; t timestamptz; live bigint; run bigint; start timestamptz; skip text; lost timestamptz;
 BEGIN
   PERFORM nw.enter();
   SELECT lanes.* INTO l FROM lanes WHERE task_id = p_task FOR NO KEY UPDATE;
@@ -52,10 +52,13 @@ BEGIN
   END IF;
   IF verdict <> 'ok' THEN RETURN; END IF;
 
+  -- What an earlier incarnation did with slots up to its end is not known here (P24).
+  SELECT max(i.at) INTO lost FROM incarnations i WHERE i.incarnation = d.incarnation AND i.reason IN ('failover', 'restored');
   FOR x IN SELECT value FROM json_array_elements(p_slots) LOOP
-    IF x->>'skip' IS NOT NULL THEN
+    skip := CASE WHEN (x->>'at')::timestamptz <= lost THEN 'failover' ELSE x->>'skip' END;
+    IF skip IS NOT NULL THEN
       INSERT INTO slots (task_id, nominal_at, outcome, reason, covers, zone)
-        VALUES (p_task, (x->>'at')::timestamptz, 'skipped', x->>'skip', coalesce((x->>'covers')::integer, 1), p_zone) ON CONFLICT DO NOTHING;
+        VALUES (p_task, (x->>'at')::timestamptz, 'skipped', skip, coalesce((x->>'covers')::integer, 1), p_zone) ON CONFLICT DO NOTHING;
     ELSIF live IS NOT NULL THEN
       INSERT INTO slots (task_id, nominal_at, outcome, run_id, zone) VALUES (p_task, (x->>'at')::timestamptz, 'coalesced', live, p_zone) ON CONFLICT DO NOTHING;
     ELSE
