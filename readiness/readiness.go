@@ -6,10 +6,13 @@ package readiness
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -58,6 +61,7 @@ type Gate struct {
 type remembered struct {
 	Decision
 	asked time.Time // before the question was sent; monotonic
+	lost  bool      // or the database has not answered, and this is when that was noticed
 }
 
 // NewGate returns a gate that has not asked yet, and so is closed.
@@ -70,6 +74,7 @@ func (g *Gate) Run(ctx context.Context) {
 		now, err := g.evaluate(ctx)
 		switch {
 		case err != nil:
+			g.lose(err)
 			g.log.LogAttrs(ctx, slog.LevelWarn, "the readiness decision cannot be evaluated", slog.Any("error", err))
 		case now.Epoch != before.Epoch || now.Reason != before.Reason || now.Family != before.Family:
 			g.log.LogAttrs(ctx, slog.LevelInfo, "readiness", slog.Bool("open", now.Open), slog.Int64("epoch", now.Epoch),
@@ -99,7 +104,7 @@ func (g *Gate) Known() Decision {
 // Fresh tells whether the database has answered of late: is this replica worth routing to.
 func (g *Gate) Fresh() bool {
 	r := g.last.Load()
-	return r != nil && time.Since(r.asked) <= MaxCacheAge+EvaluateEvery
+	return r != nil && !r.lost && time.Since(r.asked) <= MaxCacheAge+EvaluateEvery
 }
 
 // Current asks the database for the decision as it stands.
@@ -128,12 +133,13 @@ func (g *Gate) highest() Decision {
 	return Decision{}
 }
 
-// remember never goes back to an older epoch or sequence.
+// remember never goes back to an older epoch or sequence, nor to an answer from
+// before the database was lost.
 func (g *Gate) remember(d Decision, asked time.Time) {
-	next := &remembered{d, asked}
+	next := &remembered{Decision: d, asked: asked}
 	for {
 		old := g.last.Load()
-		if old != nil && (old.Incarnation > d.Incarnation || old.Incarnation == d.Incarnation && old.Sequence > d.Sequence) {
+		if old != nil && (old.Incarnation > d.Incarnation || old.Incarnation == d.Incarnation && old.Sequence > d.Sequence || old.lost && asked.Before(old.asked)) {
 			return
 		}
 		if g.last.CompareAndSwap(old, next) {
@@ -141,6 +147,30 @@ func (g *Gate) remember(d Decision, asked time.Time) {
 		}
 	}
 }
+
+// lose closes what is remembered when the database has not answered, or would
+// not be written: whatever it said a moment ago is over. One that was only busy
+// with others is none of these.
+func (g *Gate) lose(err error) {
+	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && slices.Contains(busy, refusal.Code) {
+		return
+	}
+	for {
+		old := g.last.Load()
+		if old == nil {
+			return
+		}
+		next := &remembered{Decision: old.Decision, asked: time.Now(), lost: true}
+		next.Open, next.Valid, next.Reason, next.Family = false, 0, Unreachable, "store"
+		if g.last.CompareAndSwap(old, next) {
+			return
+		}
+	}
+}
+
+// busy lists what a database says that others keep waiting: lock_timeout,
+// statement_timeout, a deadlock.
+var busy = []string{"55P03", "57014", "40P01"}
 
 // every calls f at once and then at each tick, one at a time, until ctx ends. Each
 // call has the time of two ticks and at least two seconds.
