@@ -44,7 +44,7 @@ BEGIN
      GROUP BY n.family, n.component, n.needed)
   SELECT j.family, j.component, j.needed::integer, j.good::integer,
          CASE WHEN j.bad IS NOT NULL THEN j.bad WHEN j.good >= j.needed THEN NULL WHEN j.reported < j.needed THEN 'absent' ELSE 'stale' END, j.oldest,
-         coalesce(j.bad_since, CASE WHEN j.good >= j.needed THEN j.good_since ELSE least(j.silent, t) END)
+         coalesce(j.bad_since, CASE WHEN j.good >= j.needed THEN j.good_since WHEN j.silent < t THEN j.silent END)
     FROM judged j
   UNION ALL
   -- The accepted attestation profiles are an exact set: one that is gone closes, and so does one that nobody required.
@@ -64,7 +64,8 @@ END $$;
 CREATE FUNCTION nw.inputs(p_since timestamptz, OUT good boolean, OUT family text, OUT reason text, OUT digest bytea)
 LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
 BEGIN
-  SELECT j.family, j.reason INTO family, reason FROM nw.judge(p_since) j WHERE j.reason IS NOT NULL ORDER BY j.family, j.component LIMIT 1;
+  SELECT j.family, j.reason INTO family, reason FROM nw.judge(p_since) j WHERE j.reason IS NOT NULL
+   ORDER BY array_position(ARRAY['absent', 'stale'], j.reason) NULLS FIRST, j.family, j.component LIMIT 1; -- what says that it is bad comes before what says nothing
   good := family IS NULL;
   SELECT sha256(convert_to((SELECT requirement FROM readiness_decision) || '|' || coalesce(string_agg(
            concat_ws(':', r.instance_id, r.family, r.boot, r.sequence, r.healthy, r.reason, r.protocol, r.models, r.datasets), ',' ORDER BY r.instance_id, r.family), ''), 'UTF8'))
@@ -260,7 +261,8 @@ BEGIN
   sound := p_healthy AND (p_family <> 'guards' OR nw.compatible(q, p_protocol, p_models, p_datasets));
   IF NOT sound THEN PERFORM nw.alone(); END IF;
   t := clock_timestamp();
-  IF p_sequence IS NULL OR p_sequence <= 0 OR p_age_ms IS NULL OR p_age_ms < 0 OR p_age_ms > q.report_ttl_ms OR sound IS NULL THEN RETURN 'invalid_request'; END IF;
+  IF p_sequence IS NULL OR p_sequence <= 0 OR p_age_ms IS NULL OR p_age_ms < 0 OR p_age_ms > q.report_ttl_ms OR sound IS NULL
+     OR (p_family = 'guards') <> (p_protocol IS NOT NULL) THEN RETURN 'invalid_request'; END IF;
   INSERT INTO readiness_reports AS r (instance_id, family, boot, sequence, healthy, reason, began_at, expires_at, changed_at, protocol, models, datasets)
     SELECT p_instance, p_family, p_boot, p_sequence, p_healthy, p_reason, t - make_interval(secs => p_age_ms / 1000.0),
            t + make_interval(secs => (q.report_ttl_ms - p_age_ms) / 1000.0), t, p_protocol, p_models, p_datasets FROM instances WHERE id = p_instance AND boot = p_boot
