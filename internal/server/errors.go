@@ -17,7 +17,7 @@ import (
 // cause goes to the operators' log.
 func (s *Server) answer(w *recorder, r *http.Request, route string, err error) api.Code {
 	refusal := refusalOf(err)
-	if cause := authority.Cause(err); cause != nil {
+	if cause := authority.Cause(err); cause != nil && refusal.Code.Status() >= http.StatusInternalServerError { // a caller's fault is no line in our log
 		s.log.LogAttrs(r.Context(), slog.LevelError, "a request failed", slog.String("route", route), slog.String("code", string(refusal.Code)), slog.Any("cause", cause))
 	}
 	if early[refusal.Code] {
@@ -56,6 +56,7 @@ func refusalOf(err error) *api.Refusal {
 var early = map[api.Code]bool{
 	api.InvalidRequest: true, api.PayloadTooLarge: true, api.UnsupportedMediaType: true, api.MethodNotAllowed: true, api.InvalidDPoPProof: true,
 	api.InvalidToken: true, api.InvalidClient: true, api.InvalidEnvelope: true, api.UnknownMember: true, api.UnsupportedGrantType: true,
+	api.TooManyRequests: true,
 }
 
 // statusOf is a code's status. At the token endpoint proof errors are 400
