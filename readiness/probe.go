@@ -40,10 +40,12 @@ func (p Probe) answering(looks *sync.WaitGroup) func(ctx context.Context) (reaso
 		})
 		select {
 		case reason := <-answer:
-			return reason
+			if ctx.Err() == nil {
+				return reason
+			}
 		case <-ctx.Done():
-			return Stale
 		}
+		return Stale
 	}
 }
 
@@ -126,11 +128,15 @@ func askStore(ctx context.Context, pool *pgxpool.Pool) (s store, err error) {
 	return s, err
 }
 
-// away tells a database that lacks what this binary asks it for from one that
-// does not answer: SQLSTATE class 42, of names and rights.
+// away tells a database that does not answer from one that may not be used, and
+// from one that lacks what this binary asks it for: SQLSTATE class 42, of names
+// and rights.
 func away(err error) string {
 	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(refusal.Code, "42") {
 		return Schema
+	}
+	if errors.Is(err, pg.ErrStandby) || errors.Is(err, pg.ErrUnsuitable) {
+		return Settings
 	}
 	return Unreachable
 }

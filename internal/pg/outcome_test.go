@@ -95,7 +95,7 @@ func TestServerSuitable(t *testing.T) {
 	}
 	standby := good
 	standby.standby = true
-	require.ErrorContains(t, standby.suitable(), "standby")
+	require.ErrorIs(t, standby.suitable(), ErrStandby)
 	require.NotErrorIs(t, standby.suitable(), ErrUnsuitable, "a failover heals it")
 }
 

@@ -31,6 +31,9 @@ const (
 // does not help.
 var ErrUnsuitable = errors.New("the database is unsuitable")
 
+// ErrStandby says that the server is a standby, which a failover may change.
+var ErrStandby = errors.New("the database is a standby")
+
 // Config says how to reach the database. It holds the password and does not print it.
 type Config struct {
 	URL      string // postgres://…, with the password
@@ -142,7 +145,7 @@ func (s server) suitable() error {
 	case s.commit == "off":
 		return fmt.Errorf("%w: synchronous_commit is off, so an acknowledged commit could be lost", ErrUnsuitable)
 	case s.standby:
-		return errors.New("the database is a standby, which a failover may change")
+		return ErrStandby
 	}
 	return nil
 }

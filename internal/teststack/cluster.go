@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -19,9 +20,15 @@ const template = "nw_template"
 
 // scratch trades durability for speed: these clusters outlive no test run. A
 // killed server loses nothing by it; only a power cut would.
-var scratch = map[string]string{
-	"fsync": "off", "full_page_writes": "off",
-	"max_connections": "200", "shared_buffers": "64MB", "max_wal_size": "512MB", "jit": "off",
+var scratch = with(durable, map[string]string{"fsync": "off", "full_page_writes": "off"})
+
+// durable is what a server for production would be, but for its size.
+var durable = map[string]string{"max_connections": "200", "shared_buffers": "64MB", "max_wal_size": "512MB", "jit": "off"}
+
+func with(settings, more map[string]string) map[string]string {
+	all := maps.Clone(settings)
+	maps.Copy(all, more)
+	return all
 }
 
 // cluster is a running copy of the cached cluster.
@@ -34,13 +41,13 @@ type cluster struct {
 
 // startCluster copies the cached cluster, which it makes when there is none for
 // this server and these migrations, and starts the copy.
-func startCluster(ctx context.Context) (*cluster, error) {
+func startCluster(ctx context.Context, settings map[string]string) (*cluster, error) {
 	dir, err := copyCached(ctx)
 	if err != nil {
 		return nil, err
 	}
 	c := &cluster{dir: dir, password: rand.Text()}
-	c.postgres, err = localstack.StartPostgres(ctx, localstack.PostgresOptions{Dir: dir.path, Settings: scratch})
+	c.postgres, err = localstack.StartPostgres(ctx, localstack.PostgresOptions{Dir: dir.path, Settings: settings})
 	if err != nil {
 		return nil, errors.Join(err, dir.remove())
 	}

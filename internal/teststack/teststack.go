@@ -80,7 +80,7 @@ func sharedCluster() (*cluster, error) {
 	if shared.cluster == nil && shared.err == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
-		shared.cluster, shared.err = startCluster(ctx)
+		shared.cluster, shared.err = startCluster(ctx, scratch)
 	}
 	return shared.cluster, shared.err
 }
@@ -109,9 +109,21 @@ func Database(t testing.TB) *DB {
 // kill, stop and restart.
 func OwnCluster(t testing.TB) *DB {
 	t.Helper()
+	return ownCluster(t, scratch)
+}
+
+// DurableCluster is OwnCluster with a server that writes what it says, so that
+// a replica finds nothing wrong with it.
+func DurableCluster(t testing.TB) *DB {
+	t.Helper()
+	return ownCluster(t, durable)
+}
+
+func ownCluster(t testing.TB, settings map[string]string) *DB {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	c, err := startCluster(ctx)
+	c, err := startCluster(ctx, settings)
 	requireCluster(t, err)
 	t.Cleanup(func() { assert.NoError(t, c.stop()) })
 	return c.database(t)

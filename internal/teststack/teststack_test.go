@@ -115,6 +115,13 @@ func TestOwnClusterMayBeKilled(t *testing.T) {
 	assert.Equal(t, "1", text(t, neighbour, Owner, "SELECT '1'"))
 }
 
+func TestDurableClusterWritesWhatItSays(t *testing.T) {
+	t.Parallel()
+	const sql = "SELECT current_setting('fsync') || current_setting('synchronous_commit') || current_setting('full_page_writes')"
+	assert.Equal(t, "ononon", text(t, DurableCluster(t), Owner, sql))
+	assert.Equal(t, "offonoff", text(t, Database(t), Owner, sql))
+}
+
 func TestOwnClusterLeavesNothing(t *testing.T) {
 	t.Parallel()
 	var dir string
