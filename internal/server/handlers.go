@@ -97,47 +97,6 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// readiness answers with the complete decision, and with the caller's challenge.
-// Anybody may ask, so that it asks nobody: the copy is at most a second old, and
-// closed when it is older.
-func (s *Server) readiness(w http.ResponseWriter, r *http.Request) error {
-	challenge := r.URL.Query().Get("challenge")
-	if len(challenge) > 128 || !visible(challenge) {
-		return api.Refusef(api.InvalidRequest, "challenge must be at most 128 visible ASCII characters.")
-	}
-	d := s.gate.Known()
-	out := api.Decision{Open: d.Open, Epoch: d.Epoch, Sequence: d.Sequence, Incarnation: d.Incarnation, ValidMS: d.Valid.Milliseconds(), Challenge: challenge}
-	if !d.Open {
-		out.Reasons = []string{d.Reason}
-		if d.Family != "" {
-			out.Reasons = []string{d.Family + ": " + d.Reason}
-		}
-	}
-	return writeJSON(w, http.StatusOK, out)
-}
-
-func visible(s string) bool {
-	for i := range len(s) {
-		if s[i] <= ' ' || s[i] >= 0x7f {
-			return false
-		}
-	}
-	return true
-}
-
-// healthz is the process; readyz is "route to me": a closed gate is no reason
-// to send revocations elsewhere, an unreachable database is.
-func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) error {
-	return writeJSON(w, http.StatusOK, map[string]string{"process": "alive"})
-}
-
-func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) error {
-	if !s.gate.Fresh() {
-		return api.Refuse(api.Unavailable)
-	}
-	return writeJSON(w, http.StatusOK, map[string]string{"route": "here"})
-}
-
 // readJSON reads one strict JSON object. An empty body is an empty object.
 func readJSON(r *http.Request, into any) error {
 	text, err := io.ReadAll(r.Body)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/time/rate"
 
 	"github.com/nightwarrant/nightwarrant/authority"
 	"github.com/nightwarrant/nightwarrant/authority/api"
@@ -37,11 +38,14 @@ type Server struct {
 	log       *slog.Logger
 	metrics   metrics
 	registry  *prometheus.Registry
+	questions *rate.Limiter  // about readiness
+	unsigned  rate.Sometimes // is told to the operators
 }
 
 // New returns the server of an authority whose public origin is its issuer.
 func New(a *authority.Authority, gate *readiness.Gate, log *slog.Logger) *Server {
-	s := &Server{authority: a, gate: gate, origin: a.Issuer, log: log, registry: prometheus.NewRegistry()}
+	s := &Server{authority: a, gate: gate, origin: a.Issuer, log: log, registry: prometheus.NewRegistry(),
+		questions: rate.NewLimiter(questions, questions), unsigned: rate.Sometimes{Interval: time.Second}}
 	s.metrics = newMetrics(s.registry)
 	return s
 }
