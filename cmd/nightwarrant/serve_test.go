@@ -227,7 +227,7 @@ func TestServeReportsItsFamilies(t *testing.T) {
 	require.Equal(t, exitOK, s.register(t, db).code)
 	r := env{}.start(t, `"msg":"serving"`, "serve", "--config", s.file)
 	owner := db.Pool(t, teststack.Owner)
-	want := "attestation good, clock good, nonces good, signing good, store settings"
+	want := "attestation good, audit good, clock good, nonces good, signing good, store settings"
 	var got string
 	require.Eventually(t, func() bool {
 		err := owner.QueryRow(t.Context(), `SELECT coalesce(string_agg(family || ' ' || reason, ', ' ORDER BY family), '') FROM nw.readiness_reports`).Scan(&got)
@@ -235,7 +235,9 @@ func TestServeReportsItsFamilies(t *testing.T) {
 	}, testWithin, 50*time.Millisecond, "%s", &got)
 
 	out := env{}.good(t, "readiness", "--authority", s.url)
-	assert.Regexp(t, `^Admission is closed; readiness epoch \d+: .+\.\n$`, out)
+	assert.Regexp(t, `^Admission is closed; readiness epoch \d+: .+\.\n`, out)
+	assert.Regexp(t, `(?m)^  queue: absent \(0 of 1 good\)$`, out)
+	assert.NotContains(t, out, "signing")
 	var d map[string]any
 	require.NoError(t, json.Unmarshal([]byte(env{envAuthority: s.url}.good(t, "readiness", "--json")), &d))
 	assert.Equal(t, false, d["open"])
@@ -258,6 +260,32 @@ func TestGate(t *testing.T) {
 	// Nobody opens the gate by hand, and the authority's own role does not close it either.
 	env{}.run(t, "gate", "open").bad(t, exitFailed, `unknown command "open" for "nightwarrant gate"`)
 	env{}.run(t, "gate", "close", "--database-url", db.URL("nw_authority")).bad(t, exitFailed, "permission denied")
+	e.run(t, "gate", "close", "--why", "I say so").bad(t, exitMisconfigured, "--why must be one of incident, maintenance, drill, other")
+	e.good(t, "gate", "close", "--why", "drill")
+	e.run(t, "gate", "standby").bad(t, exitFailed, "does not wait for a synchronous standby")
+}
+
+// The board is read with the database alone: no replica, no login, no queue.
+func TestReadinessBoard(t *testing.T) {
+	t.Parallel()
+	db := teststack.Database(t)
+	e := env{"NIGHTWARRANT_DATABASE_URL": db.URL("nw_operator")}
+	out := e.good(t, "readiness")
+	assert.Regexp(t, `^Admission is closed: start since \S+Z. Epoch 1, incarnation 1, requirement 1.\n\n`, out)
+	assert.Regexp(t, `(?m)^FAMILY +COMPONENT +STATE +SINCE +GOOD +NEEDED +AGE +TASKS$`, out)
+	for _, family := range []string{"store", "signing", "nonces", "queue", "clock", "audit", "attestation", "guards"} {
+		assert.Regexp(t, `(?m)^`+family+` +absent +never +0 +1 +never +0$`, out)
+	}
+	e.good(t, "gate", "close")
+	assert.Contains(t, e.good(t, "readiness"), "Admission is closed and held by hand since ")
+	var b struct {
+		Held     bool
+		Families []map[string]any
+	}
+	require.NoError(t, json.Unmarshal([]byte(e.good(t, "readiness", "--json")), &b))
+	assert.True(t, b.Held)
+	assert.Len(t, b.Families, 8)
+	env{}.run(t, "readiness", "--database-url", db.URL("nw_scheduler")).bad(t, exitFailed, "permission denied")
 }
 
 func TestMigrate(t *testing.T) {

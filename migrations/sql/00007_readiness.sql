@@ -394,7 +394,7 @@ BEGIN
   SELECT i.digest INTO inputs FROM nw.inputs(NULL) i;
   SELECT json_agg(x ORDER BY x.family) INTO families FROM (
     SELECT j.family, bool_and(j.reason IS NULL) AS good, coalesce(min(j.reason), '') AS reason, sum(j.good) AS instances, sum(j.needed) AS required,
-           coalesce(greatest(0, floor(extract(epoch FROM t - min(j.oldest)) * 1000)), 0)::bigint AS age_ms
+           greatest(0, floor(extract(epoch FROM t - min(j.oldest)) * 1000))::bigint AS age_ms
       FROM nw.judge(CASE WHEN d.state = 'closed' THEN d.since END) j GROUP BY j.family) x;
 END $$;
 -- +goose StatementEnd
@@ -410,7 +410,7 @@ BEGIN
   WITH own AS (SELECT x->>'family' AS name FROM readiness_requirements q JOIN documents b ON b.digest = q.document,
                  LATERAL json_array_elements(coalesce(convert_from(b.body, 'UTF8')::json->'families', '[]')) x WHERE q.generation = d.requirement)
   SELECT coalesce(own.name, j.family), convert_from(b.body, 'UTF8')::json->>'name', j.reason IS NULL, coalesce(j.reason, ''), j.good, j.needed,
-      coalesce(greatest(0, floor(extract(epoch FROM t - j.oldest) * 1000)), -1)::bigint, j.since,
+      CASE WHEN j.oldest IS NULL THEN -1 ELSE greatest(0, floor(extract(epoch FROM t - j.oldest) * 1000)) END::bigint, j.since,
       (SELECT count(*) FROM consents c WHERE c.state = 'active' AND (j.component IS NULL OR EXISTS (SELECT FROM consent_grants x WHERE x.consent_id = c.id AND x.guard_id = j.component)))
     FROM nw.judge(CASE WHEN d.state = 'closed' THEN d.since END) j LEFT JOIN registry g ON g.id = j.component LEFT JOIN documents b ON b.digest = g.document
     LEFT JOIN own ON j.family = 'x_' || encode(sha256(convert_to('nightwarrant/name/v1', 'UTF8') || '\x00' || convert_to(own.name, 'UTF8')), 'hex')
