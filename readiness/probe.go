@@ -3,6 +3,7 @@ package readiness
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -14,68 +15,83 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/pg"
 )
 
-// Probe looks at one family from this process. It returns Good or why not, and
-// ends when ctx does: a probe that hangs makes its family stale.
+// Probe looks at one family from this process. It returns Good, or why not in
+// one word and more for the log, and ends when ctx does.
 type Probe struct {
 	Family string
-	Look   func(ctx context.Context) (reason string)
+	Look   func(ctx context.Context) (reason string, why error)
 }
+
+// verdict is what a look came to.
+type verdict struct {
+	reason string
+	why    error
+}
+
+var (
+	errHangs  = errors.New("the look at it does not end")
+	errBroken = errors.New("the look at it broke")
+)
 
 // answering asks a probe and answers for it: one that panics is bad, one that
 // has not ended when its time is over is stale, and one that goes on regardless
 // is not asked again before it ends. Whoever waits for looks waits for all.
-func (p Probe) answering(looks *sync.WaitGroup) func(ctx context.Context) (reason string) {
+func (p Probe) answering(looks *sync.WaitGroup) func(ctx context.Context) verdict {
 	busy := make(chan struct{}, 1)
-	return func(ctx context.Context) string {
+	return func(ctx context.Context) verdict {
 		select {
 		case busy <- struct{}{}:
 		default:
-			return Stale
+			return verdict{Stale, errHangs}
 		}
-		answer := make(chan string, 1)
+		answer := make(chan verdict, 1)
 		looks.Go(func() {
-			reason := p.contained(ctx)
+			v := p.contained(ctx)
 			<-busy // before the answer: whoever has it may ask again
-			answer <- reason
+			answer <- v
 		})
 		select {
-		case reason := <-answer:
+		case v := <-answer:
 			if ctx.Err() == nil {
-				return reason
+				return v
 			}
 		case <-ctx.Done():
 		}
-		return Stale
+		return verdict{Stale, errHangs}
 	}
 }
 
 // contained answers for a panic: a probe that breaks is bad, not silent.
-func (p Probe) contained(ctx context.Context) (reason string) {
+func (p Probe) contained(ctx context.Context) (v verdict) {
 	defer func() {
 		if recover() != nil {
-			reason = Unhealthy
+			v = verdict{Unhealthy, errBroken}
 		}
 	}()
-	return p.Look(ctx)
+	reason, why := p.Look(ctx)
+	return verdict{reason, why}
 }
 
 // StoreProbe looks at the database itself: a writable primary, durable, of
 // exactly the schema that this binary was built for, with room left where
 // watched says that it writes.
 func StoreProbe(pool *pgxpool.Pool, schema int64, watched disk.Watch) Probe {
-	return Probe{"store", func(ctx context.Context) string {
+	return Probe{"store", func(ctx context.Context) (string, error) {
 		s, err := askStore(ctx, pool)
 		switch {
 		case err != nil:
-			return away(err)
-		case !s.writable || !s.durable:
-			return Settings
+			return away(err), err
+		case !s.writable:
+			return Settings, errors.New("the database is a standby or read only")
+		case !s.durable:
+			return Settings, errors.New("fsync, synchronous_commit or full_page_writes is off")
 		case s.schema != schema:
-			return Schema
-		case watched.Check() != nil:
-			return Disk
+			return Schema, fmt.Errorf("the database has schema version %d, not %d", s.schema, schema)
 		}
-		return Good
+		if err := watched.Check(); err != nil {
+			return Disk, err
+		}
+		return Good, nil
 	}}
 }
 
@@ -83,35 +99,37 @@ func StoreProbe(pool *pgxpool.Pool, schema int64, watched disk.Watch) Probe {
 // decides: a replica that is off by more than bound says so, whichever of the
 // two is wrong.
 func ClockProbe(pool *pgxpool.Pool, bound time.Duration, now func() time.Time) Probe {
-	return Probe{"clock", func(ctx context.Context) string {
+	return Probe{"clock", func(ctx context.Context) (string, error) {
 		before := now()
 		s, err := askStore(ctx, pool)
 		after := now()
 		switch {
 		case err != nil:
-			return away(err)
-		case s.at.Before(before.Add(-bound)) || s.at.After(after.Add(bound)):
-			return Skew
+			return away(err), err
+		case s.at.Before(before.Add(-bound)):
+			return Skew, fmt.Errorf("the database's clock is at least %s behind", before.Sub(s.at))
+		case s.at.After(after.Add(bound)):
+			return Skew, fmt.Errorf("the database's clock is at least %s ahead", s.at.Sub(after))
 		}
-		return Good
+		return Good, nil
 	}}
 }
 
 // AuditProbe has the database write an audit row that it undoes, and say
 // whether anything could have changed those that are there.
 func AuditProbe(pool *pgxpool.Pool) Probe {
-	return Probe{"audit", func(ctx context.Context) string {
+	return Probe{"audit", func(ctx context.Context) (string, error) {
 		var writable, sealed bool
 		_, err := pg.Call(ctx, pool, `SELECT writable, sealed FROM nw.audit_health()`, nil, &writable, &sealed)
 		switch {
 		case err != nil:
-			return away(err)
+			return away(err), err
 		case !writable:
-			return Unhealthy
+			return Unhealthy, errors.New("no audit row can be written")
 		case !sealed:
-			return Material
+			return Material, errors.New("audit rows may have been changed")
 		}
-		return Good
+		return Good, nil
 	}}
 }
 

@@ -1,12 +1,14 @@
 package readiness_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,12 +38,20 @@ func run(t testing.TB, pool *pgxpool.Pool, statements ...string) {
 	}
 }
 
+// reasonOf is the word of a look, which says more when it is not the good one.
+func reasonOf(reason string, why error) string {
+	if (reason == readiness.Good) != (why == nil) {
+		return fmt.Sprintf("%s, but %v", reason, why)
+	}
+	return reason
+}
+
 // becomes waits for what a server does in its own time, such as reading its settings.
 func becomes(t testing.TB, p readiness.Probe, want string) {
 	t.Helper()
 	var last string
 	require.Eventually(t, func() bool {
-		last = p.Look(within(t))
+		last = reasonOf(p.Look(within(t)))
 		return last == want
 	}, testWithin, 10*time.Millisecond, "want %s, last %s", want, &last)
 }
@@ -79,12 +89,12 @@ func TestStoreProbe(t *testing.T) {
 	}
 
 	run(t, pool, `SET synchronous_commit = off`) // of the one connection that there is
-	require.Equal(t, readiness.Settings, store.Look(within(t)))
+	require.Equal(t, readiness.Settings, reasonOf(store.Look(within(t))))
 	pool.Reset()
-	require.Equal(t, readiness.Good, store.Look(within(t)))
+	require.Equal(t, readiness.Good, reasonOf(store.Look(within(t))))
 
 	db.Postgres.Kill()
-	require.Equal(t, readiness.Unreachable, store.Look(within(t)))
+	require.Equal(t, readiness.Unreachable, reasonOf(store.Look(within(t))))
 	require.NoError(t, db.Postgres.Restart(within(t)))
 	becomes(t, store, readiness.Good)
 }
@@ -99,12 +109,12 @@ func TestADemotedPrimary(t *testing.T) {
 	var data string
 	require.NoError(t, root.QueryRow(within(t), `SHOW data_directory`).Scan(&data))
 	require.NoError(t, db.Postgres.Stop(within(t)))
-	require.Equal(t, readiness.Unreachable, store.Look(within(t)))
+	require.Equal(t, readiness.Unreachable, reasonOf(store.Look(within(t))))
 	require.NoError(t, os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o644))
 	require.NoError(t, db.Postgres.Restart(within(t)))
 	becomes(t, store, readiness.Settings)
 	for _, p := range []readiness.Probe{readiness.AuditProbe(pool), readiness.ClockProbe(pool, time.Minute, time.Now)} {
-		assert.Equal(t, readiness.Settings, p.Look(within(t)), p.Family)
+		assert.Equal(t, readiness.Settings, reasonOf(p.Look(within(t))), p.Family)
 	}
 	conn, err := pgx.Connect(within(t), db.URL(teststack.Superuser)) // a pool of ours would refuse it
 	require.NoError(t, err)
@@ -124,10 +134,10 @@ func TestStoreProbeWatchesDisks(t *testing.T) {
 		readiness.Good: {Paths: []string{dir}, Free: 1},
 		readiness.Disk: {Paths: []string{dir}, Percent: 101},
 	} {
-		assert.Equal(t, want, readiness.StoreProbe(pool, schema, watched).Look(within(t)))
+		assert.Equal(t, want, reasonOf(readiness.StoreProbe(pool, schema, watched).Look(within(t))))
 	}
 	gone := disk.Watch{Paths: []string{filepath.Join(dir, "mounted"), dir}}
-	assert.Equal(t, readiness.Disk, readiness.StoreProbe(pool, schema, gone).Look(within(t)), "what is not mounted has no room")
+	assert.Equal(t, readiness.Disk, reasonOf(readiness.StoreProbe(pool, schema, gone).Look(within(t))), "what is not mounted has no room")
 }
 
 // A clock that is off says so, in both directions and from the bound on.
@@ -141,7 +151,7 @@ func TestClockProbe(t *testing.T) {
 		24 * time.Hour: readiness.Skew, -24 * time.Hour: readiness.Skew,
 	} {
 		p := readiness.ClockProbe(pool, bound, func() time.Time { return time.Now().Add(off) })
-		assert.Equal(t, want, p.Look(within(t)), off)
+		assert.Equal(t, want, reasonOf(p.Look(within(t))), off)
 	}
 }
 
@@ -156,7 +166,7 @@ func TestASlowAnswerIsNoSkew(t *testing.T) {
 			readings = readings[1:]
 			return at
 		})
-		assert.Equal(t, readiness.Good, p.Look(within(t)))
+		assert.Equal(t, readiness.Good, reasonOf(p.Look(within(t))))
 	}
 }
 
@@ -167,7 +177,7 @@ func TestADatabaseClockThatJumps(t *testing.T) {
 	db := teststack.Database(t)
 	root := db.Pool(t, teststack.Superuser)
 	clock := readiness.ClockProbe(db.Pool(t, "nw_authority"), time.Minute, time.Now)
-	require.Equal(t, readiness.Good, clock.Look(within(t)))
+	require.Equal(t, readiness.Good, reasonOf(clock.Look(within(t))))
 	run(t, root, `ALTER FUNCTION nw.store_health RENAME TO steady_health`)
 	for _, jump := range []struct{ by, want string }{
 		{"2 hours", readiness.Skew}, {"0", readiness.Good}, {"-2 hours", readiness.Skew}, {"61 seconds", readiness.Skew}, {"-70 seconds", readiness.Skew}, {"0", readiness.Good},
@@ -175,7 +185,7 @@ func TestADatabaseClockThatJumps(t *testing.T) {
 		run(t, root, `CREATE OR REPLACE FUNCTION nw.store_health(OUT writable boolean, OUT durable boolean, OUT version integer, OUT db_now timestamptz) LANGUAGE plpgsql SECURITY DEFINER AS $$
 			BEGIN SELECT s.writable, s.durable, s.version, s.db_now + interval '`+jump.by+`' INTO writable, durable, version, db_now FROM nw.steady_health() s; END $$`,
 			`GRANT EXECUTE ON FUNCTION nw.store_health TO nw_authority`)
-		assert.Equal(t, jump.want, clock.Look(within(t)), jump.by)
+		assert.Equal(t, jump.want, reasonOf(clock.Look(within(t))), jump.by)
 	}
 }
 
@@ -200,12 +210,12 @@ func TestAuditProbe(t *testing.T) {
 			root, pool := db.Pool(t, teststack.Superuser), db.Pool(t, "nw_authority")
 			run(t, db.Pool(t, "nw_operator"), `SELECT nw.gate_close('drill')`) // so that there is a row
 			audit := readiness.AuditProbe(pool)
-			require.Equal(t, readiness.Good, audit.Look(within(t)))
+			require.Equal(t, readiness.Good, reasonOf(audit.Look(within(t))))
 			rows := `SELECT count(*) FROM nw.audit`
 			var before, after int
 			require.NoError(t, root.QueryRow(within(t), rows).Scan(&before))
 			run(t, root, c.spoil)
-			assert.Equal(t, c.want, audit.Look(within(t)))
+			assert.Equal(t, c.want, reasonOf(audit.Look(within(t))))
 			require.NoError(t, root.QueryRow(within(t), rows).Scan(&after))
 			assert.Equal(t, before, after, "a look leaves no row")
 		})
@@ -214,7 +224,7 @@ func TestAuditProbe(t *testing.T) {
 		t.Parallel()
 		pool := teststack.Database(t).Pool(t, "nw_authority")
 		run(t, pool, `SET default_transaction_read_only = on`)
-		assert.Equal(t, readiness.Unhealthy, readiness.AuditProbe(pool).Look(within(t)))
+		assert.Equal(t, readiness.Unhealthy, reasonOf(readiness.AuditProbe(pool).Look(within(t))))
 	})
 }
 
@@ -257,7 +267,7 @@ func TestAProbeThatHangsIsReported(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r.Run(ctx, readiness.Probe{Family: "nonces", Look: func(ctx context.Context) string { <-ctx.Done(); return readiness.Good }})
+		r.Run(ctx, readiness.Probe{Family: "nonces", Look: func(ctx context.Context) (string, error) { <-ctx.Done(); return readiness.Good, nil }})
 	}()
 	owner := db.Pool(t, teststack.Owner)
 	var reason string
@@ -267,4 +277,34 @@ func TestAProbeThatHangsIsReported(t *testing.T) {
 	assert.Equal(t, readiness.Stale, reason)
 	stop()
 	<-done
+}
+
+// What a replica finds is in its log once for each change, also where the
+// database cannot be told.
+func TestAChangeIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	db := teststack.Database(t)
+	pool := db.Pool(t, "nw_authority")
+	var log bytes.Buffer // read when Run has ended
+	r, err := readiness.Register(within(t), pool, slog.New(slog.NewTextHandler(&log, nil)), "authority", [32]byte{9})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(within(t))
+	looks := 0
+	r.Run(ctx, readiness.Probe{Family: "store", Look: func(context.Context) (string, error) {
+		switch looks++; looks {
+		case 1, 2:
+			return readiness.Disk, errors.New("/var has no room")
+		case 3, 4:
+			return readiness.Good, nil
+		}
+		stop()
+		return readiness.Settings, errors.New("whoever leaves says nothing")
+	}})
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	require.Len(t, lines, 2, log.String())
+	assert.Contains(t, lines[0], `level=ERROR msg="this replica finds a family bad" family=store reason=disk error="/var has no room"`)
+	assert.Contains(t, lines[1], `level=INFO msg="this replica finds a family good" family=store`)
+	var last string
+	require.NoError(t, db.Pool(t, teststack.Owner).QueryRow(within(t), `SELECT reason FROM nw.readiness_reports`).Scan(&last))
+	assert.Equal(t, readiness.Good, last)
 }

@@ -357,8 +357,12 @@ func TestReporter(t *testing.T) {
 	go func() {
 		defer close(done)
 		r.Run(ctx, readiness.StoreProbe(c.authority, 0, disk.Watch{}), readiness.ClockProbe(c.authority, time.Minute, time.Now),
-			readiness.Probe{Family: "signing", Look: func(context.Context) string { panic("broken") }},
-			readiness.Probe{Family: "nonces", Look: func(ctx context.Context) string { hangs <- struct{}{}; <-ctx.Done(); return readiness.Good }})
+			readiness.Probe{Family: "signing", Look: func(context.Context) (string, error) { panic("broken") }},
+			readiness.Probe{Family: "nonces", Look: func(ctx context.Context) (string, error) {
+				hangs <- struct{}{}
+				<-ctx.Done()
+				return readiness.Good, nil
+			}})
 	}()
 	reported := func(family, reason string) func() bool {
 		return func() bool {

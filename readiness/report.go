@@ -52,15 +52,36 @@ func (r *Reporter) Run(ctx context.Context, probes ...Probe) {
 	for _, p := range probes {
 		look := p.answering(&all)
 		all.Go(func() {
+			var last string
 			// What a look has used up of its time does not shorten the report of it.
-			every(ctx, ReportEvery, func(limited context.Context) { r.report(ctx, p.Family, time.Now(), look(limited)) })
+			every(ctx, ReportEvery, func(limited context.Context) {
+				began := time.Now()
+				v := look(limited)
+				if ctx.Err() != nil {
+					return // whoever leaves says nothing, and its last report runs out
+				}
+				if v.reason != last {
+					r.say(ctx, p.Family, v)
+				}
+				last = v.reason
+				r.report(ctx, p.Family, v.reason, time.Since(began))
+			})
 		})
 	}
 	all.Wait()
 }
 
-func (r *Reporter) report(ctx context.Context, family string, began time.Time, reason string) {
-	verdict, err := reportReplica(ctx, r.pool, r.kind, r.instance, r.boot, family, r.next(), reason, time.Since(began))
+// say logs a change, which the database may not hear of.
+func (r *Reporter) say(ctx context.Context, family string, v verdict) {
+	if v.reason == Good {
+		r.log.LogAttrs(ctx, slog.LevelInfo, "this replica finds a family good", slog.String("family", family))
+		return
+	}
+	r.log.LogAttrs(ctx, slog.LevelError, "this replica finds a family bad", slog.String("family", family), slog.String("reason", v.reason), slog.Any("error", v.why))
+}
+
+func (r *Reporter) report(ctx context.Context, family, reason string, age time.Duration) {
+	verdict, err := reportReplica(ctx, r.pool, r.kind, r.instance, r.boot, family, r.next(), reason, age)
 	if err == nil && verdict != "ok" {
 		err = fmt.Errorf("the report was refused: %s", verdict)
 	}

@@ -52,13 +52,13 @@ func TestProjectedMaterialIsLookedAtAgain(t *testing.T) {
 			r, s := trusting(t)
 			saved := t.TempDir()
 			require.NoError(t, os.CopyFS(saved, os.DirFS(s.dir)))
-			require.Equal(t, readiness.Good, r.lookAtSigning(t.Context()))
+			require.Equal(t, readiness.Good, reasonOf(r.lookAtSigning(t.Context())))
 			require.NoError(t, spoil(r.config.Keys.Dir, r.config.Keys.IdentityFile))
-			assert.Equal(t, readiness.Material, r.lookAtSigning(t.Context()))
-			assert.Equal(t, readiness.Good, r.lookAtNonces(t.Context()), "the keys in memory are the same")
+			assert.Equal(t, readiness.Material, reasonOf(r.lookAtSigning(t.Context())))
+			assert.Equal(t, readiness.Good, reasonOf(r.lookAtNonces(t.Context())), "the keys in memory are the same")
 
 			require.NoError(t, errors.Join(os.RemoveAll(s.dir), os.CopyFS(s.dir, os.DirFS(saved)), private(s.dir)))
-			assert.Equal(t, readiness.Good, r.lookAtSigning(t.Context()))
+			assert.Equal(t, readiness.Good, reasonOf(r.lookAtSigning(t.Context())))
 		})
 	}
 }
@@ -97,7 +97,7 @@ func TestAPreparedBundleIsTheSame(t *testing.T) {
 		for _, target := range []string{next, now} {
 			exchanged := make(chan struct{})
 			go func() { defer close(exchanged); project(target) }()
-			assert.Equal(t, readiness.Good, r.lookAtSigning(t.Context()))
+			assert.Equal(t, readiness.Good, reasonOf(r.lookAtSigning(t.Context())))
 			<-exchanged
 		}
 	}
@@ -117,7 +117,7 @@ func TestAnIssuerThatIsGone(t *testing.T) {
 		t.Helper()
 		var last string
 		require.Eventually(t, func() bool {
-			last = r.lookAtAttestation(ctx, []string{s.workloads.URL})
+			last = reasonOf(r.lookAtAttestation(ctx, []string{s.workloads.URL}))
 			return last == want
 		}, testWithin, 10*time.Millisecond, "want %s, last %s", want, &last)
 	}
@@ -145,9 +145,9 @@ func TestAProfileOfAnIssuerThatIsNotTrusted(t *testing.T) {
 	now := time.Now().Unix()
 	_, err := r.assertions.Verify(t.Context(), s.workloads.Token(map[string]any{"sub": "x", "aud": s.url, "iat": now, "exp": now + 60}))
 	require.NoError(t, err)
-	assert.Equal(t, readiness.Good, r.lookAtAttestation(t.Context(), []string{s.workloads.URL, s.workloads.URL}))
+	assert.Equal(t, readiness.Good, reasonOf(r.lookAtAttestation(t.Context(), []string{s.workloads.URL, s.workloads.URL})))
 	for _, foreign := range []string{jwkstest.New(t).URL, s.workloads.URL + "/", "", s.platform.URL} {
-		assert.Equal(t, readiness.Profile, r.lookAtAttestation(t.Context(), []string{s.workloads.URL, foreign}), foreign)
+		assert.Equal(t, readiness.Profile, reasonOf(r.lookAtAttestation(t.Context(), []string{s.workloads.URL, foreign})), foreign)
 	}
 }
 

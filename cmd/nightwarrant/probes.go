@@ -23,23 +23,29 @@ func (r *replica) probes(registered func() []string) []readiness.Probe {
 		readiness.AuditProbe(r.watching),
 		{Family: "signing", Look: r.lookAtSigning},
 		{Family: "nonces", Look: r.lookAtNonces},
-		{Family: "attestation", Look: func(ctx context.Context) string { return r.lookAtAttestation(ctx, registered()) }},
+		{Family: "attestation", Look: func(ctx context.Context) (string, error) { return r.lookAtAttestation(ctx, registered()) }},
 	}
 }
 
 // lookAtSigning has the keys prove themselves anew: those that sign here, and
 // those that a replica which starts now would be given.
-func (r *replica) lookAtSigning(context.Context) string {
+func (r *replica) lookAtSigning(context.Context) (string, error) {
 	var challenge [32]byte
 	_, _ = rand.Read(challenge[:]) // never fails (crypto/rand)
 	signature, mac, err := r.keys.Challenge(challenge)
-	if err != nil || r.keys.VerifyChallenge(challenge, signature, mac) != nil {
-		return readiness.Material
+	if err == nil {
+		err = r.keys.VerifyChallenge(challenge, signature, mac)
 	}
-	if r.projected() != nil && r.projected() != nil { // what is exchanged as a whole may be exchanged between two reads
-		return readiness.Material
+	if err != nil {
+		return readiness.Material, err
 	}
-	return readiness.Good
+	if r.projected() == nil {
+		return readiness.Good, nil
+	}
+	if err := r.projected(); err != nil { // not just exchanged as a whole, between two reads
+		return readiness.Material, err
+	}
+	return readiness.Good, nil
 }
 
 // projected opens the bundle that lies on disk and holds it against the
@@ -53,47 +59,49 @@ func (r *replica) projected() error {
 }
 
 // lookAtNonces opens a fresh nonce, and sees one for somebody else refused.
-func (r *replica) lookAtNonces(context.Context) string {
+func (r *replica) lookAtNonces(context.Context) (string, error) {
 	n := r.keys.Nonces()
 	fresh, foreign := n.Mint(r.config.Issuer), n.Mint(r.config.Issuer+"/elsewhere")
 	opened, err := n.Open(fresh, r.config.Issuer)
 	_, bad := n.Open(foreign, r.config.Issuer)
 	if err != nil || bad == nil || !opened.Plausible(time.Now(), time.Minute) {
-		return readiness.Canary
+		return readiness.Canary, errCanary
 	}
-	return readiness.Good
+	return readiness.Good, nil
 }
+
+var errCanary = errors.New("a canary was judged wrongly")
 
 // lookAtAttestation wants each registered profile's issuer trusted here, each
 // issuer's keys refreshed in time, and a good and several bad assertions judged
 // rightly.
-func (r *replica) lookAtAttestation(ctx context.Context, registered []string) string {
+func (r *replica) lookAtAttestation(ctx context.Context, registered []string) (string, error) {
 	issuers := r.workloads.Issuers()
 	for _, i := range registered {
 		if !slices.Contains(issuers, i) {
-			return readiness.Profile
+			return readiness.Profile, fmt.Errorf("a registered profile has issuer %q, which assertion.issuers has not", i)
 		}
 	}
 	for _, i := range issuers {
-		switch {
-		case r.workloads.Fresh(i):
-		case r.workloads.Failure(i) != nil:
-			return readiness.Unreachable
-		default:
-			return readiness.Stale
+		if r.workloads.Fresh(i) {
+			continue
 		}
+		if err := r.workloads.Failure(i); err != nil {
+			return readiness.Unreachable, fmt.Errorf("the keys of %q: %w", i, err)
+		}
+		return readiness.Stale, fmt.Errorf("the keys of %q are too old, and nobody has asked for them", i)
 	}
-	if r.assertions.Healthy(issuers) != nil {
-		return readiness.Canary
+	if err := r.assertions.Healthy(issuers); err != nil {
+		return readiness.Canary, err
 	}
 	for compact, want := range r.badAssertions(time.Now()) {
 		_, err := r.assertions.Verify(ctx, compact)
 		var refused *attestation.Refusal
 		if !errors.As(err, &refused) || refused.Reason != want {
-			return readiness.Canary
+			return readiness.Canary, errCanary
 		}
 	}
-	return readiness.Good
+	return readiness.Good, nil
 }
 
 // badAssertions are refused before any issuer is asked.

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -39,6 +40,14 @@ func trusting(t testing.TB) (*replica, *site) {
 	return r, s
 }
 
+// reasonOf is the word of a look, which says more when it is not the good one.
+func reasonOf(reason string, why error) string {
+	if (reason == readiness.Good) != (why == nil) {
+		return fmt.Sprintf("%s, but %v", reason, why)
+	}
+	return reason
+}
+
 // none says that no profile is registered.
 func none() []string { return nil }
 
@@ -55,8 +64,8 @@ func TestProbesNameTheirFamilies(t *testing.T) {
 func TestKeysProveThemselves(t *testing.T) {
 	t.Parallel()
 	r, _ := trusting(t)
-	assert.Equal(t, readiness.Good, r.lookAtSigning(t.Context()))
-	assert.Equal(t, readiness.Good, r.lookAtNonces(t.Context()))
+	assert.Equal(t, readiness.Good, reasonOf(r.lookAtSigning(t.Context())))
+	assert.Equal(t, readiness.Good, reasonOf(r.lookAtNonces(t.Context())))
 }
 
 // Attestation is good when each issuer's keys were fetched in time and the
@@ -64,18 +73,18 @@ func TestKeysProveThemselves(t *testing.T) {
 func TestAttestationIsHealthyOrSaysWhyNot(t *testing.T) {
 	t.Parallel()
 	r, s := trusting(t)
-	assert.Equal(t, readiness.Stale, r.lookAtAttestation(t.Context(), nil), "no key was ever fetched")
+	assert.Equal(t, readiness.Stale, reasonOf(r.lookAtAttestation(t.Context(), nil)), "no key was ever fetched")
 	now := time.Now().Unix()
 	_, err := r.assertions.Verify(t.Context(), s.workloads.Token(map[string]any{"sub": "x", "aud": s.url, "iat": now, "exp": now + 60}))
 	require.NoError(t, err)
 	fetched := s.workloads.Fetches()
-	assert.Equal(t, readiness.Good, r.lookAtAttestation(t.Context(), nil))
+	assert.Equal(t, readiness.Good, reasonOf(r.lookAtAttestation(t.Context(), nil)))
 	assert.Equal(t, fetched, s.workloads.Fetches(), "a probe asks no issuer")
 
 	// A verifier that judges one canary wrongly is found out.
 	r.assertions, err = attestation.New(attestation.Config{Keys: r.workloads, Audience: s.url + "/elsewhere"})
 	require.NoError(t, err)
-	assert.Equal(t, readiness.Canary, r.lookAtAttestation(t.Context(), nil))
+	assert.Equal(t, readiness.Canary, reasonOf(r.lookAtAttestation(t.Context(), nil)))
 }
 
 func TestAttestationWantsEveryIssuer(t *testing.T) {
@@ -87,11 +96,11 @@ func TestAttestationWantsEveryIssuer(t *testing.T) {
 	now := time.Now().Unix()
 	claims := map[string]any{"sub": "x", "aud": s.url, "iat": now, "exp": now + 60}
 	for i, issuer := range []*jwkstest.Issuer{s.workloads, second} {
-		assert.Equal(t, readiness.Stale, r.lookAtAttestation(t.Context(), nil), i)
+		assert.Equal(t, readiness.Stale, reasonOf(r.lookAtAttestation(t.Context(), nil)), i)
 		_, err := r.assertions.Verify(t.Context(), issuer.Token(claims))
 		require.NoError(t, err)
 	}
-	assert.Equal(t, readiness.Good, r.lookAtAttestation(t.Context(), nil))
+	assert.Equal(t, readiness.Good, reasonOf(r.lookAtAttestation(t.Context(), nil)))
 }
 
 // The certificates in roots_file are the only ones that are trusted.
