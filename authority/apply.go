@@ -89,6 +89,9 @@ func (a *Authority) Apply(ctx context.Context, c Call, envelope capability.Token
 	if len(docs) == 0 {
 		return api.Applied{}, api.Refusef(api.InvalidDocument, "There is no document in this file.")
 	}
+	if _, err := a.standing(m.spent); err != nil {
+		return api.Applied{}, err
+	}
 	if err := a.registry.refresh(ctx, a.Pool); err != nil {
 		return api.Applied{}, unavailable(err)
 	}
@@ -369,7 +372,7 @@ func (a *Authority) apply(ctx context.Context, m member, items []item) (results 
 		return nil, err
 	}
 	var list []byte
-	err = a.call(ctx, "apply", m.key, `SELECT verdict, coalesce(results, '[]')::text::bytea FROM nw.apply($1, $2, $3, $4, $5, $6, $7)`, m.args(string(text)), nil, &list)
+	err = a.call(ctx, "apply", m.spent, `SELECT verdict, coalesce(results, '[]')::text::bytea FROM nw.apply($1, $2, $3, $4, $5, $6, $7)`, m.args(string(text)), nil, &list)
 	if err != nil {
 		return nil, err
 	}
@@ -387,7 +390,7 @@ func (a *Authority) require(ctx context.Context, m member, i item) ([]string, er
 		return nil, err
 	}
 	var result string
-	err = a.call(ctx, "requirement", m.key, `SELECT verdict, coalesce(result, '') FROM nw.require($1, $2, $3, $4, $5, $6, $7)`, m.args(string(text)), nil, &result)
+	err = a.call(ctx, "requirement", m.spent, `SELECT verdict, coalesce(result, '') FROM nw.require($1, $2, $3, $4, $5, $6, $7)`, m.args(string(text)), nil, &result)
 	return []string{result}, err
 }
 
@@ -403,7 +406,7 @@ func (a *Authority) Retire(ctx context.Context, c Call, envelope capability.Toke
 	}
 	name := nameDigest(r.Name)
 	var out api.Retirement
-	err = a.call(ctx, "retire", m.key, `SELECT verdict, coalesce(touched, 0) FROM nw.retire($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+	err = a.call(ctx, "retire", m.regardless(), `SELECT verdict, coalesce(touched, 0) FROM nw.retire($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
 		m.args(kind, name[:], r.Revision), nil, &out.Tasks)
 	return out, err
 }

@@ -44,7 +44,7 @@ type Config struct {
 	Issuer     string        // our public origin, byte for byte; nonces of the authority are for it
 	Lease      time.Duration // MinLease to MaxLease
 	Log        *slog.Logger
-	Now        func() time.Time // stamps what is signed; decides nothing about authority
+	Now        func() time.Time // stamps what is signed, paces refusals; decides nothing about authority
 }
 
 // Authority answers the calls of workers, guards, members and operators. It is
@@ -53,6 +53,7 @@ type Authority struct {
 	Config
 	registry registry
 	refusals refusals
+	quota    *quota
 }
 
 // New checks the configuration and that this replica holds the registered keys
@@ -74,7 +75,7 @@ func New(ctx context.Context, c Config) (*Authority, error) {
 	if err := c.Keys.Prove(registered); err != nil {
 		return nil, err
 	}
-	a := &Authority{Config: c}
+	a := &Authority{Config: c, quota: newQuota(c.Now)}
 	if err := a.registry.refresh(ctx, c.Pool); err != nil {
 		return nil, fmt.Errorf("read the registry: %w", err)
 	}
@@ -113,6 +114,8 @@ type spent struct {
 	nonceAt time.Time
 	digest  [32]byte
 	key     capability.Thumbprint
+	payer   payer // of its refusal: the key, until more is known of who holds it
+	exempt  bool  // no quota refuses it
 }
 
 // prove verifies a proof of possession for this call: everything but whether
@@ -137,7 +140,7 @@ func (a *Authority) check(proof, audience string, e capability.Expect) (spent, e
 	if err != nil {
 		return spent{}, ProofRefusal(err)
 	}
-	return spent{nonceAt: nonce.IssuedAt, digest: p.Digest(), key: p.Key}, nil
+	return spent{nonceAt: nonce.IssuedAt, digest: p.Digest(), key: p.Key, payer: payerOf("key", p.Key[:])}, nil
 }
 
 // ProofRefusal gives the leaf's refusals their codes.

@@ -34,6 +34,8 @@ func (a *Authority) member(ctx context.Context, c Call, envelope capability.Toke
 		holder = p.Key // the first key that uses an envelope owns it; the verb decides
 	}
 	p, err := a.prove(c, envelope, holder)
+	ref := who.Member()
+	p.payer = payerOf("member", ref[:])
 	return member{who, p}, err
 }
 
@@ -53,7 +55,7 @@ func (m member) args(more ...any) []any {
 
 // present spends the proof of a reading call.
 func (a *Authority) present(ctx context.Context, m member) error {
-	return a.call(ctx, "present", m.key, `SELECT verdict FROM nw.present($1, $2, $3, $4, $5)`, m.args()[1:], nil)
+	return a.call(ctx, "present", m.spent, `SELECT verdict FROM nw.present($1, $2, $3, $4, $5)`, m.args()[1:], nil)
 }
 
 // Offers lists a member's offers; one only when reference is given.
@@ -68,6 +70,9 @@ func (a *Authority) Offers(ctx context.Context, c Call, envelope capability.Toke
 		if one, ok = decode(reference, 16); !ok {
 			return nil, api.Refuse(api.NotFound)
 		}
+	}
+	if _, err := a.standing(m.spent); err != nil { // before anything is asked
+		return nil, err
 	}
 	rows, err := a.offers(ctx, m.Member(), one)
 	if err != nil {
@@ -171,6 +176,9 @@ func (a *Authority) GiveConsent(ctx context.Context, c Call, envelope capability
 	if err := a.refuseEarly(); err != nil {
 		return api.Consent{}, err
 	}
+	if _, err := a.standing(m.spent); err != nil {
+		return api.Consent{}, err
+	}
 	rows, err := a.offers(ctx, m.Member(), offer)
 	if err != nil {
 		return api.Consent{}, err
@@ -205,7 +213,7 @@ func (a *Authority) Decline(ctx context.Context, c Call, envelope capability.Tok
 	if err != nil {
 		return err
 	}
-	return a.call(ctx, "decline", m.key, `SELECT verdict FROM nw.decline($1, $2, $3, $4, $5, $6, $7, $8)`, m.args(offer, digest), nil)
+	return a.call(ctx, "decline", m.spent, `SELECT verdict FROM nw.decline($1, $2, $3, $4, $5, $6, $7, $8)`, m.args(offer, digest), nil)
 }
 
 func (a *Authority) answering(ctx context.Context, c Call, envelope capability.Token, reference string, answer api.Answer) (m member, offer, digest []byte, err error) {
@@ -232,7 +240,7 @@ func (a *Authority) Revoke(ctx context.Context, c Call, envelope capability.Toke
 	epoch := api.Epoch{Task: reference}
 	args := m.args(task)
 	args = append(args[:1:1], append([]any{m.Operator()}, args[1:]...)...)
-	err = a.call(ctx, "revoke", m.key, `SELECT verdict, coalesce(epoch, 0) FROM nw.revoke($1, $2, $3, $4, $5, $6, $7, $8)`, args, nil, &epoch.ActivationEpoch)
+	err = a.call(ctx, "revoke", m.regardless(), `SELECT verdict, coalesce(epoch, 0) FROM nw.revoke($1, $2, $3, $4, $5, $6, $7, $8)`, args, nil, &epoch.ActivationEpoch)
 	return epoch, err
 }
 
@@ -246,7 +254,7 @@ func (a *Authority) CutOff(ctx context.Context, c Call, envelope capability.Toke
 		return api.Epoch{}, err
 	}
 	epoch := api.Epoch{Task: reference}
-	err = a.call(ctx, "cut_off", m.key, `SELECT verdict, coalesce(epoch, 0) FROM nw.cut_off($1, $2, $3, $4, $5, $6, $7)`, m.args(task), nil, &epoch.ActivationEpoch)
+	err = a.call(ctx, "cut_off", m.regardless(), `SELECT verdict, coalesce(epoch, 0) FROM nw.cut_off($1, $2, $3, $4, $5, $6, $7)`, m.args(task), nil, &epoch.ActivationEpoch)
 	return epoch, err
 }
 
@@ -323,7 +331,7 @@ func (a *Authority) RecordFinding(ctx context.Context, c Call, envelope capabili
 	if f.Finding != "happened" && f.Finding != "did_not" && f.Finding != "unknown" {
 		return api.Refusef(api.InvalidRequest, "finding must be happened, did_not or unknown.")
 	}
-	return a.call(ctx, "finding", m.key, `SELECT verdict FROM nw.record_finding($1, $2, $3, $4, $5, $6, $7, $8)`, m.args(effect, f.Finding), nil)
+	return a.call(ctx, "finding", m.spent, `SELECT verdict FROM nw.record_finding($1, $2, $3, $4, $5, $6, $7, $8)`, m.args(effect, f.Finding), nil)
 }
 
 // taskName is what a task's name digest covers: names are unique within a client.

@@ -136,7 +136,7 @@ func (a *Authority) giveConsent(ctx context.Context, m member, offer, digest []b
 	if err != nil {
 		return c, err
 	}
-	err = a.call(ctx, "consent", m.key, `SELECT verdict, coalesce(epoch, 0), coalesce(given_at, 'epoch'), coalesce(expires_at, 'epoch')
+	err = a.call(ctx, "consent", m.spent, `SELECT verdict, coalesce(epoch, 0), coalesce(given_at, 'epoch'), coalesce(expires_at, 'epoch')
 		FROM nw.give_consent($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`, m.args(offer, digest, ref[:], string(text)), nil, &c.ActivationEpoch, &c.GivenAt, &c.ExpiresAt)
 	return c, err
 }

@@ -35,15 +35,62 @@ func Cause(err error) error {
 	return err
 }
 
-// refusals counts what was refused before anybody had proved a key, and writes
-// one row a second for a code: junk cannot fill the database (P35).
+// audited is a refusal that has a row of its own in the audit log: a verb, which
+// sees whether what was proved is new, has refused.
+type audited struct{ *api.Refusal }
+
+func (a audited) Unwrap() error { return a.Refusal }
+
+// Audited tells whether a refusal has a row of its own. All others are counted.
+func Audited(err error) bool {
+	_, ok := errors.AsType[audited](err)
+	return ok
+}
+
+// written lets whoever was refused pay for the row that it was worth to the verb.
+// Nonce trouble is routine and has none.
+func (a *Authority) written(by spent, r *api.Refusal) error {
+	if routine(r.Code) {
+		return r
+	}
+	a.quota.charge(by.payer)
+	return audited{r}
+}
+
+// routine tells what is no refusal of a caller: a challenge, and trouble of ours.
+func routine(code api.Code) bool {
+	switch code {
+	case api.UseDPoPNonce, api.WorkerNonce, api.Unavailable, api.OutcomeUnknown, api.Internal:
+		return true
+	}
+	return false
+}
+
+// noteRefusal keeps the audit row of a refusal that undid its own verb, or came
+// before it. When even that fails there is nothing to undo: the refusal stands,
+// and is counted.
+func (a *Authority) noteRefusal(ctx context.Context, verb string, by spent, r *api.Refusal) error {
+	var none any
+	if _, err := pg.Call(ctx, a.Pool, `SELECT nw.note_refusal($1, $2, $3)::text`, []any{verb, string(r.Code), by.key[:]}, &none); err != nil {
+		return r
+	}
+	return a.written(by, r)
+}
+
+// refusals counts what has no row of its own, and writes one row a second for a
+// code: junk cannot fill the database (P35).
 type refusals struct {
 	lock   sync.Mutex
 	counts map[api.Code]int64
 }
 
-// CountRefusal counts a refusal of a caller who has proved nothing.
-func (a *Authority) CountRefusal(code api.Code) { a.refusals.add(code, 1) }
+// CountRefusal counts a refusal that has no row of its own: of a caller who has
+// proved nothing, of one who has used up his quota, and one that needed no verb.
+func (a *Authority) CountRefusal(code api.Code) {
+	if !routine(code) {
+		a.refusals.add(code, 1)
+	}
+}
 
 func (r *refusals) add(code api.Code, n int64) {
 	r.lock.Lock()

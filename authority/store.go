@@ -27,32 +27,65 @@ const sqlRefusal = "NW409"
 // call runs a verb whose first column is its verdict, and whose second is the
 // milliseconds to wait where wait is given, and turns verdicts and errors into
 // refusals. An error of COMMIT is unknown, never no (P6).
-func (a *Authority) call(ctx context.Context, verb string, key capability.Thumbprint, sql string, args []any, wait *int64, dest ...any) error {
+func (a *Authority) call(ctx context.Context, verb string, by spent, sql string, args []any, wait *int64, dest ...any) error {
 	var verdict string
 	into := []any{&verdict}
 	if wait != nil {
 		into = append(into, wait)
 	}
-	outcome, err := pg.Call(ctx, a.Pool, sql, args, append(into, dest...)...)
+	quiet, outcome, err := a.ask(ctx, by, sql, args, append(into, dest...))
 	var e *pgconn.PgError
+	var r *api.Refusal
 	switch {
 	case err == nil && verdict == "ok":
 		return nil
 	case err == nil:
-		r := api.Refuse(api.Code(verdict))
+		r = api.Refuse(api.Code(verdict))
 		if wait != nil && r.Code.Retry() == api.After {
 			r.RetryAfter = time.Duration(*wait) * time.Millisecond
 		}
+		if quiet {
+			return r
+		}
+		return a.written(by, r)
+	case errors.As(err, &r):
 		return r
 	case outcome == pg.Ambiguous:
 		return unknown(err)
 	case errors.As(err, &e) && e.Code == sqlRefusal:
-		a.noteRefusal(ctx, verb, api.Code(e.Message), key)
-		return api.Refuse(api.Code(e.Message))
+		r = api.Refuse(api.Code(e.Message))
+		if quiet {
+			return r
+		}
+		return a.noteRefusal(ctx, verb, by, r)
 	case errors.Is(err, pg.ErrUnavailable), errors.As(err, &e) && transient(e.Code):
 		return unavailable(err)
 	}
 	return fmt.Errorf("%s: %w", verb, err)
+}
+
+// ask sends a verb whose verdict is the first of into, if the caller's quota lets
+// him ask. It looks once more when it has a connection: many may wait for one at
+// the same time, but no more than there are connections have asked since.
+func (a *Authority) ask(ctx context.Context, by spent, sql string, args, into []any) (quiet bool, outcome pg.Outcome, err error) {
+	if _, err := a.standing(by); err != nil {
+		return false, pg.NotApplied, err
+	}
+	conn, err := pg.Acquire(ctx, a.Pool)
+	if err != nil {
+		return false, pg.NotApplied, err
+	}
+	defer conn.Release()
+	quiet, err = a.standing(by)
+	switch {
+	case err != nil:
+		return false, pg.NotApplied, err
+	case quiet:
+		outcome, err = conn.Try(ctx, func() bool { return *into[0].(*string) == "ok" }, sql, args, into...)
+	default:
+		outcome, err = conn.Call(ctx, sql, args, into...)
+	}
+	return quiet, outcome, err
 }
 
 // transient are the classes of SQLSTATE in which nothing happened and asking
@@ -63,15 +96,6 @@ func transient(code string) bool {
 		return true
 	}
 	return code == "25006"
-}
-
-// noteRefusal keeps the audit row of a refusal that undid its own verb. When
-// even that fails there is nothing to undo: the refusal stands, and is counted.
-func (a *Authority) noteRefusal(ctx context.Context, verb string, code api.Code, key capability.Thumbprint) {
-	var none any
-	if _, err := pg.Call(ctx, a.Pool, `SELECT nw.note_refusal($1, $2, $3)::text`, []any{verb, string(code), key[:]}, &none); err != nil {
-		a.refusals.add(code, 1)
-	}
 }
 
 // ReadIdentity reads the registered public identity of the cluster's keys.
@@ -157,10 +181,12 @@ type identified struct {
 	digest   [32]byte
 	until    time.Time
 	bound    bool // the first key that uses it owns it
+	payer    payer
 }
 
 func (a *Authority) claim(ctx context.Context, run []byte, client *[32]byte, by identified, p spent, capability [32]byte) (r claimRow, err error) {
-	err = a.call(ctx, "claim", p.key, `SELECT `+claimColumns+` FROM nw.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+	p.payer = by.payer
+	err = a.call(ctx, "claim", p, `SELECT `+claimColumns+` FROM nw.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
 		[]any{run, optional(client), by.profiles, by.digest[:], by.until, by.bound, p.key[:], p.nonceAt, p.digest[:], capability[:], a.Lease.Milliseconds()}, &r.wait, r.dest()...)
 	return r, err
 }
@@ -173,7 +199,7 @@ func optional(d *[32]byte) []byte {
 }
 
 func (a *Authority) renew(ctx context.Context, c *capability.RunClaims, run []byte, p spent, capability [32]byte, effectsLeft *int64) (r claimRow, err error) {
-	err = a.call(ctx, "renew", p.key, `SELECT `+claimColumns+` FROM nw.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+	err = a.call(ctx, "renew", p, `SELECT `+claimColumns+` FROM nw.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
 		[]any{run, c.Fence, c.ActivationEpoch, c.Incarnation, p.key[:], p.nonceAt, p.digest[:], capability[:], a.Lease.Milliseconds(), effectsLeft}, &r.wait, r.dest()...)
 	return r, err
 }
@@ -200,7 +226,7 @@ type mintRow struct {
 }
 
 func (a *Authority) mint(ctx context.Context, c *capability.RunClaims, run []byte, p spent, m mintArgs) (r mintRow, err error) {
-	err = a.call(ctx, "mint", p.key, `SELECT verdict, coalesce(wait_ms, 0), effect_ref, coalesce(effect_state, ''), effect_digest, task_ref, client, coalesce(deadline, 'epoch'), coalesce(ttl_left_ms, 0)
+	err = a.call(ctx, "mint", p, `SELECT verdict, coalesce(wait_ms, 0), effect_ref, coalesce(effect_state, ''), effect_digest, task_ref, client, coalesce(deadline, 'epoch'), coalesce(ttl_left_ms, 0)
 		FROM nw.mint($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`,
 		[]any{run, c.Fence, c.ActivationEpoch, c.ReadinessEpoch, c.Incarnation, p.key[:], p.nonceAt, p.digest[:],
 			m.ref[:], m.key[:], m.guard[:], m.action[:], m.resource[:], m.amount, optional(m.currency), m.risk, m.digest[:], m.repeatOf,
@@ -226,7 +252,8 @@ type admitRow struct {
 
 func (a *Authority) admit(ctx context.Context, g component, gp spent, c *capability.EffectClaims, effect, attempt []byte, digest [32]byte, p spent) (r admitRow, err error) {
 	capability := c.Header.Digest()
-	err = a.call(ctx, "admit", p.key, `SELECT verdict, coalesce(wait_ms, 0), run_ref, task_ref, coalesce(fence, 0), coalesce(apply_within_ms, 0), coalesce(number, 0)
+	p.payer = payerOf("admit", g.name[:], p.key[:])
+	err = a.call(ctx, "admit", p, `SELECT verdict, coalesce(wait_ms, 0), run_ref, task_ref, coalesce(fence, 0), coalesce(apply_within_ms, 0), coalesce(number, 0)
 		FROM nw.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`,
 		[]any{g.name[:], g.instance[:], g.boot, gp.key[:], gp.nonceAt, gp.digest[:], effect, attempt, digest[:], capability[:],
 			c.Fence, c.ActivationEpoch, c.ReadinessEpoch, c.Incarnation, p.key[:], p.nonceAt, p.digest[:]},
@@ -247,13 +274,13 @@ const outcomeColumns = `verdict, coalesce(wait_ms, 0), effect_ref, coalesce(effe
 func (r *outcomeRow) dest() []any { return []any{&r.effect, &r.state, &r.digest, &r.late} }
 
 func (a *Authority) settleEffect(ctx context.Context, g component, p spent, effect, attempt []byte, outcome string) (r outcomeRow, err error) {
-	err = a.call(ctx, "settle_effect", p.key, `SELECT `+outcomeColumns+` FROM nw.settle_effect($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+	err = a.call(ctx, "settle_effect", p.regardless(), `SELECT `+outcomeColumns+` FROM nw.settle_effect($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
 		[]any{g.name[:], g.instance[:], g.boot, p.key[:], p.nonceAt, p.digest[:], effect, attempt, outcome}, &r.wait, r.dest()...)
 	return r, err
 }
 
 func (a *Authority) effectForHolder(ctx context.Context, run, effect []byte, p spent) (r outcomeRow, err error) {
-	err = a.call(ctx, "present", p.key, `SELECT `+outcomeColumns+` FROM nw.effect_for_holder($1, $2, $3, $4, $5)`,
+	err = a.call(ctx, "present", p, `SELECT `+outcomeColumns+` FROM nw.effect_for_holder($1, $2, $3, $4, $5)`,
 		[]any{effect, run, p.key[:], p.nonceAt, p.digest[:]}, &r.wait, r.dest()...)
 	return r, err
 }
@@ -273,7 +300,7 @@ type unsettledRows []unsettledRow
 func (u *unsettledRows) Scan(src any) error { return scanJSON(src, (*[]unsettledRow)(u)) }
 
 func (a *Authority) unsettled(ctx context.Context, g component, p spent, limit int) (rows unsettledRows, err error) {
-	err = a.call(ctx, "present", p.key, `SELECT verdict, coalesce(effects, '[]') FROM nw.unsettled($1, $2, $3, $4, $5, $6, $7)`,
+	err = a.call(ctx, "present", p.regardless(), `SELECT verdict, coalesce(effects, '[]') FROM nw.unsettled($1, $2, $3, $4, $5, $6, $7)`,
 		[]any{g.name[:], g.instance[:], g.boot, p.key[:], p.nonceAt, p.digest[:], limit}, nil, &rows)
 	return rows, err
 }
@@ -289,7 +316,7 @@ type settledRow struct {
 
 func (a *Authority) settleRun(ctx context.Context, c *capability.RunClaims, run []byte, p spent, succeeded bool) (r settledRow, err error) {
 	capability := c.Header.Digest()
-	err = a.call(ctx, "settle_run", p.key, `SELECT verdict, coalesce(wait_ms, 0), run_ref, coalesce(state, ''), coalesce(fence, 0), coalesce(committed, 0), coalesce(not_applied, 0), coalesce(ambiguous, 0), audit_digest
+	err = a.call(ctx, "settle_run", p.regardless(), `SELECT verdict, coalesce(wait_ms, 0), run_ref, coalesce(state, ''), coalesce(fence, 0), coalesce(committed, 0), coalesce(not_applied, 0), coalesce(ambiguous, 0), audit_digest
 		FROM nw.settle_run($1, $2, $3, $4, $5, $6, $7)`,
 		[]any{run, c.Fence, p.key[:], p.nonceAt, p.digest[:], capability[:], succeeded},
 		&r.wait, &r.run, &r.state, &r.fence, &r.committed, &r.notApplied, &r.ambiguous, &r.audit)
@@ -297,13 +324,14 @@ func (a *Authority) settleRun(ctx context.Context, c *capability.RunClaims, run 
 }
 
 func (a *Authority) bootComponent(ctx context.Context, name, instance [32]byte, by identified, p spent, capability [32]byte) (kind string, boot int64, err error) {
-	err = a.call(ctx, "component", p.key, `SELECT verdict, coalesce(component_kind, ''), coalesce(boot, 0) FROM nw.boot_component($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+	p.payer = by.payer
+	err = a.call(ctx, "component", p, `SELECT verdict, coalesce(component_kind, ''), coalesce(boot, 0) FROM nw.boot_component($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
 		[]any{name[:], by.profiles, instance[:], by.digest[:], by.until, by.bound, p.key[:], p.nonceAt, p.digest[:], capability[:]}, nil, &kind, &boot)
 	return kind, boot, err
 }
 
 func (a *Authority) spendComponent(ctx context.Context, g component, p spent) error {
-	return a.call(ctx, "present", p.key, `SELECT verdict FROM nw.spend_component($1, $2, $3, $4, $5, $6, $7)`,
+	return a.call(ctx, "present", p, `SELECT verdict FROM nw.spend_component($1, $2, $3, $4, $5, $6, $7)`,
 		[]any{g.name[:], g.kind, g.instance[:], g.boot, p.key[:], p.nonceAt, p.digest[:]}, nil)
 }
 
@@ -315,7 +343,7 @@ type reportRow struct {
 }
 
 func (a *Authority) reportComponent(ctx context.Context, g component, p spent, r reportRow) error {
-	return a.call(ctx, "report", p.key, `SELECT verdict FROM nw.report_component($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`,
+	return a.call(ctx, "report", p.regardless(), `SELECT verdict FROM nw.report_component($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`,
 		[]any{g.name[:], g.kind, g.instance[:], g.boot, p.key[:], p.nonceAt, p.digest[:], r.family, r.Sequence, r.Healthy, r.reason, r.AgeMS,
 			r.Protocol, r.models, r.datasets, r.MaxFence, r.MaxAdmission}, nil)
 }

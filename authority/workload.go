@@ -34,7 +34,7 @@ func (a *Authority) identify(ctx context.Context, assertion ClientAssertion, by 
 	if err := verified.BoundTo(by); err != nil {
 		return identified{}, verified, refusalOf(err)
 	}
-	id := identified{digest: verified.Digest, until: verified.Expires}
+	id := identified{digest: verified.Digest, until: verified.Expires, payer: payerOf("workload", []byte(verified.Issuer), []byte(verified.Subject))}
 	for _, p := range a.registry.now().profiles {
 		if p.Matches(verified) == nil {
 			id.profiles = append(id.profiles, p.id)
@@ -118,7 +118,9 @@ func (a *Authority) caller(c Call, token capability.Token) (component, spent, er
 	if !ok {
 		return component{}, spent{}, api.Refuse(api.InvalidToken)
 	}
-	return component{name: nameDigest(claims.Component), instance: [32]byte(instance), kind: claims.ComponentKind, boot: claims.Boot}, p, nil
+	g := component{name: nameDigest(claims.Component), instance: [32]byte(instance), kind: claims.ComponentKind, boot: claims.Boot}
+	p.payer = payerOf("component", g.name[:])
+	return g, p, nil
 }
 
 // MaxNonces bounds how many nonces a guard may ask for at once (P32).
@@ -170,10 +172,18 @@ func (a *Authority) Report(ctx context.Context, c Call, token capability.Token, 
 	row.models, ok = digestsOf(r.Models)
 	row.datasets, ok2 = digestsOf(r.Datasets)
 	if !ok || !ok2 || r.Protocol < 0 || r.Protocol > math.MaxInt16 || len(family) > maxFamily {
-		a.noteRefusal(ctx, "report", api.InvalidRequest, p.key)
-		return api.Refuse(api.InvalidRequest)
+		return a.misreported(ctx, p)
 	}
 	return a.reportComponent(ctx, who, p, row)
+}
+
+// misreported refuses a report that no verb needs to see. It is audited like those that the verb refuses.
+func (a *Authority) misreported(ctx context.Context, p spent) error {
+	r := api.Refuse(api.InvalidRequest)
+	if quiet, _ := a.standing(p.regardless()); quiet {
+		return r
+	}
+	return a.noteRefusal(ctx, "report", p, r)
 }
 
 // maxFamily is the longest name of a family; maxDigests bounds what one guard serves.

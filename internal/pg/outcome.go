@@ -53,21 +53,54 @@ const (
 // The error is nil exactly when the outcome is Committed; it wraps ErrUnavailable
 // when nothing could be sent, else *pgconn.PgError when the server refused.
 func Call(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, dest ...any) (Outcome, error) {
-	conn, err := acquire(ctx, pool)
+	conn, err := Acquire(ctx, pool)
 	if err != nil {
-		return NotApplied, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return NotApplied, err
 	}
 	defer conn.Release()
+	return conn.Call(ctx, sql, args, dest...)
+}
+
+// Conn is a connection that was had for one call. Release it.
+type Conn struct{ conn *pgxpool.Conn }
+
+// Acquire waits for a connection, for as long as Call does. Its error wraps ErrUnavailable.
+func Acquire(ctx context.Context, pool *pgxpool.Pool) (Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
+	defer cancel()
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return Conn{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return Conn{conn}, nil
+}
+
+// Release gives the connection back.
+func (c Conn) Release() { c.conn.Release() }
+
+// Call is the function Call on this connection: ctx counts no longer.
+func (c Conn) Call(ctx context.Context, sql string, args []any, dest ...any) (Outcome, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	err = conn.QueryRow(ctx, sql, args...).Scan(dest...)
+	err := c.conn.QueryRow(ctx, sql, args...).Scan(dest...)
 	return Classify(err), err
 }
 
-func acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
+// Try is Call for a statement that is committed only when keep, asked once its
+// row is in dest, says so. Otherwise it is undone: NotApplied, without an error.
+func (c Conn) Try(ctx context.Context, keep func() bool, sql string, args []any, dest ...any) (Outcome, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	return pool.Acquire(ctx)
+	tx, err := c.conn.Begin(ctx)
+	if err != nil {
+		return NotApplied, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	if err := tx.QueryRow(ctx, sql, args...).Scan(dest...); err != nil || !keep() {
+		_ = tx.Rollback(ctx) // a connection that cannot undo is closed, and undoes that way
+		return NotApplied, err
+	}
+	err = tx.Commit(ctx)
+	return Classify(err), err
 }
 
 // Classify tells the outcome of one implicit transaction from its error

@@ -20,7 +20,7 @@ func (s *Server) answer(w *recorder, r *http.Request, route string, err error) a
 	if cause := authority.Cause(err); cause != nil && refusal.Code.Status() >= http.StatusInternalServerError { // a caller's fault is no line in our log
 		s.log.LogAttrs(r.Context(), slog.LevelError, "a request failed", slog.String("route", route), slog.String("code", string(refusal.Code)), slog.Any("cause", cause))
 	}
-	if early[refusal.Code] {
+	if !authority.Audited(err) {
 		s.authority.CountRefusal(refusal.Code)
 	}
 	if w.wrote {
@@ -50,13 +50,6 @@ func refusalOf(err error) *api.Refusal {
 		return api.Refuse(api.PayloadTooLarge)
 	}
 	return api.Refuse(api.Internal)
-}
-
-// early are the refusals of callers who have proved nothing yet: counted, not audited one by one (P35).
-var early = map[api.Code]bool{
-	api.InvalidRequest: true, api.PayloadTooLarge: true, api.UnsupportedMediaType: true, api.MethodNotAllowed: true, api.InvalidDPoPProof: true,
-	api.InvalidToken: true, api.InvalidClient: true, api.InvalidEnvelope: true, api.UnknownMember: true, api.UnsupportedGrantType: true,
-	api.TooManyRequests: true,
 }
 
 // statusOf is a code's status. At the token endpoint proof errors are 400
