@@ -40,7 +40,7 @@ type Issuer struct {
 type Assertion struct {
 	Issuers     []Issuer `yaml:"issuers"`
 	MaxLifetime Duration `yaml:"max_lifetime"`
-	Freshness   `yaml:",inline"`
+	Freshness
 }
 
 // Freshness says how old an issuer's keys may be.
