@@ -53,7 +53,7 @@ BEGIN
   IF verdict <> 'ok' THEN RETURN; END IF;
 
   -- What an earlier incarnation did with slots up to its end is not known here (P24).
-  SELECT max(i.at) INTO lost FROM incarnations i WHERE i.incarnation = d.incarnation AND i.reason IN ('failover', 'restored');
+  SELECT max(i.at) INTO lost FROM incarnations i WHERE i.reason IN ('failover', 'restored');
   FOR x IN SELECT value FROM json_array_elements(p_slots) LOOP
     skip := CASE WHEN (x->>'at')::timestamptz <= lost THEN 'failover' ELSE x->>'skip' END;
     IF skip IS NOT NULL THEN

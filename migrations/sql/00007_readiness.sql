@@ -99,9 +99,10 @@ END $$;
 
 -- reincarnate starts a new incarnation, closed (P24): this database is another than the one that was served from, or an older state of it, and
 -- what was done in between is not known here. Every run that is not over ends ambiguous; nonces that were issued before are dead; fences,
--- slots and admission numbers go on above all that can have been. The caller holds the gate alone.
+-- slots and admission numbers go on above all that can have been. p_seen is the latest incarnation that anybody remembers. The caller holds
+-- the gate alone.
 -- +goose StatementBegin
-CREATE FUNCTION nw.reincarnate(p_reason text, p_seen bigint, p_admission bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
+CREATE FUNCTION nw.reincarnate(p_reason text, p_seen bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
 DECLARE n bigint; h record; r record; e effects; ended bigint := 0; t timestamptz;
 BEGIN
   PERFORM nw.shut('incarnation', 'store', false);
@@ -110,6 +111,7 @@ BEGIN
   FOR r IN SELECT id FROM runs WHERE live ORDER BY id LOOP
     FOR e IN SELECT x.* FROM effects x WHERE x.run_id = r.id AND x.state = 'admitted' ORDER BY x.id FOR NO KEY UPDATE LOOP
       PERFORM nw.land(e, 'ambiguous');
+      PERFORM nw.note('expire_effect', 'ok', e.task_id, e.run_id, e.id, json_build_object('attempt', nw.hex(e.attempt), 'reason', p_reason));
     END LOOP;
     IF EXISTS (SELECT FROM runs WHERE id = r.id AND live) THEN PERFORM nw.finish_run(r.id, 'ambiguous'); END IF;
     ended := ended + 1;
@@ -121,16 +123,17 @@ BEGIN
   INSERT INTO incarnations (incarnation, system_id, timeline, reason, at) VALUES (n, h.system_id, h.timeline, p_reason, t);
   INSERT INTO readiness_log (state, epoch, incarnation, requirement, reason, family, inputs)
     SELECT 'closed', d.epoch, n, d.requirement, 'incarnation', 'store', i.digest FROM readiness_decision d, nw.inputs(NULL) i;
-  UPDATE ring_floors SET after = t + interval '5 seconds'; -- a replica's clock may be ahead of this one
-  IF p_admission > (SELECT last_value FROM admissions) THEN PERFORM setval('admissions', p_admission); END IF;
-  PERFORM nw.note('incarnation', 'ok', NULL, NULL, NULL, json_build_object('incarnation', n, 'reason', p_reason, 'timeline', h.timeline, 'runs', ended, 'admission', p_admission));
+  UPDATE ring_floors SET after = greatest(after, t + interval '5 seconds'); -- a replica's clock may be ahead of this one
+  PERFORM setval('admissions', (n - 1) << 40); -- as fences do: a number tells its incarnation
+  PERFORM nw.note('incarnation', 'ok', NULL, NULL, NULL, json_build_object('incarnation', n, 'reason', p_reason, 'timeline', h.timeline, 'runs', ended));
 END $$;
 -- +goose StatementEnd
 
 -- relocate looks whether this database is still where the decision was made. A promoted synchronous standby that an operator has recorded before has
--- everything: it closes and goes on. Anything else is a new incarnation. It returns whether anything had changed.
+-- everything: it closes and goes on. Anything else is a new incarnation, also what only looks like such a standby: a backup, in which nobody has
+-- evaluated for long, and whatever has less than the caller remembers. It returns whether anything had changed.
 -- +goose StatementBegin
-CREATE FUNCTION nw.relocate() RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
+CREATE FUNCTION nw.relocate(p_incarnation bigint, p_sequence bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
 DECLARE h record; i incarnations; known boolean;
 BEGIN
   SELECT * INTO STRICT h FROM nw.here();
@@ -139,10 +142,12 @@ BEGIN
   PERFORM nw.alone();
   SELECT * INTO STRICT i FROM incarnations ORDER BY id DESC LIMIT 1;
   IF h.system_id = i.system_id AND h.timeline = i.timeline THEN RETURN false; END IF;
-  known := h.system_id = i.system_id AND h.timeline = i.timeline + 1 AND EXISTS (SELECT FROM standbys s
-    WHERE s.system_id = i.system_id AND s.timeline = i.timeline AND s.at > clock_timestamp() - interval '1 day');
+  known := h.system_id = i.system_id AND h.timeline = i.timeline + 1
+    AND EXISTS (SELECT FROM standbys s WHERE s.system_id = i.system_id AND s.timeline = i.timeline AND s.at > clock_timestamp() - interval '1 day')
+    AND EXISTS (SELECT FROM readiness_decision d WHERE greatest(d.valid_until, d.round_at) > clock_timestamp() - interval '10 minutes'
+                   AND (p_incarnation, p_sequence) <= (d.incarnation, d.sequence));
   IF NOT known THEN
-    PERFORM nw.reincarnate('failover', 0, 0);
+    PERFORM nw.reincarnate('failover', p_incarnation);
   ELSE
     PERFORM nw.shut('incarnation', 'store', false);
     UPDATE readiness_decision SET timeline = h.timeline, sequence = sequence + 1, good_rounds = 0, since = clock_timestamp() WHERE state = 'closed';
@@ -160,7 +165,7 @@ END $$;
 CREATE FUNCTION nw.evaluate(p_incarnation bigint DEFAULT 0, p_sequence bigint DEFAULT 0) RETURNS nw.readiness_decision LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE d readiness_decision; q readiness_requirements; i record; t timestamptz;
 BEGIN
-  IF nw.relocate() THEN
+  IF nw.relocate(p_incarnation, p_sequence) THEN
     SELECT * INTO STRICT d FROM readiness_decision;
     RETURN d;
   END IF;
@@ -169,7 +174,7 @@ BEGIN
   IF (p_incarnation, p_sequence) > (d.incarnation, d.sequence) THEN
     PERFORM nw.alone();
     SELECT * INTO STRICT d FROM readiness_decision;
-    IF (p_incarnation, p_sequence) > (d.incarnation, d.sequence) THEN PERFORM nw.reincarnate('restored', p_incarnation, 0); END IF;
+    IF (p_incarnation, p_sequence) > (d.incarnation, d.sequence) THEN PERFORM nw.reincarnate('restored', p_incarnation); END IF;
     SELECT * INTO STRICT d FROM readiness_decision;
     RETURN d;
   END IF;
@@ -300,16 +305,27 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- report_component takes the report of a guard, a reporter or a product. A replayed, older or forged one changes nothing and is audited. A guard
--- that has seen more than this database ever did proves that an older state was restored (P24); its fence tells the incarnation.
+-- unheard says that a guard knows what this database does not: a later incarnation, or an admission of this one without its effect. The guard
+-- heard of it from a commit, so an older state was restored (P24). Not the highest number is compared: numbers may have gone on since.
+-- +goose StatementBegin
+CREATE FUNCTION nw.unheard(p_seen bigint, p_admission bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
+DECLARE n bigint;
+BEGIN
+  SELECT d.incarnation INTO STRICT n FROM readiness_decision d;
+  RETURN p_seen > n OR (p_admission > 0 AND (p_admission >> 40) + 1 = n AND NOT EXISTS (SELECT FROM effects e WHERE e.admission = p_admission));
+END $$;
+-- +goose StatementEnd
+
+-- report_component takes the report of a guard, a reporter or a product. A replayed, older or forged one changes nothing and is audited. What a
+-- guard has seen of fences and admissions tells whether an older state was restored.
 -- +goose StatementBegin
 CREATE FUNCTION nw.report_component(p_component bytea, p_kind text, p_instance bytea, p_boot bigint, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea,
   p_family text, p_sequence bigint, p_healthy boolean, p_reason text, p_age_ms bigint, p_protocol smallint, p_models bytea[], p_datasets bytea[],
   p_fence bigint, p_admission bigint, OUT verdict text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
-DECLARE who record; seen bigint := (p_fence >> 40) + 1; behind boolean;
+DECLARE who record; seen bigint := (greatest(p_fence, p_admission) >> 40) + 1; behind boolean;
 BEGIN
-  SELECT seen > d.incarnation OR (seen = d.incarnation AND p_admission > s.last_value) INTO behind FROM readiness_decision d, admissions s;
+  behind := p_kind = 'guard' AND nw.unheard(seen, p_admission);
   IF NOT p_healthy OR behind THEN PERFORM nw.alone(); END IF; -- before any row: P2
   SELECT * INTO who FROM nw.component_verdict(p_component, p_kind, p_instance, p_boot, p_jkt);
   verdict := CASE
@@ -325,10 +341,7 @@ BEGIN
     verdict := nw.refused('report', verdict, NULL, NULL, NULL, p_jkt);
     RETURN;
   END IF;
-  IF behind THEN
-    SELECT seen > d.incarnation OR (seen = d.incarnation AND p_admission > s.last_value) INTO behind FROM readiness_decision d, admissions s;
-    IF behind THEN PERFORM nw.reincarnate('restored', seen, p_admission); END IF;
-  END IF;
+  IF behind AND nw.unheard(seen, p_admission) THEN PERFORM nw.reincarnate('restored', seen); END IF;
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
 END $$;
 -- +goose StatementEnd
@@ -481,7 +494,8 @@ END $$;
 -- +goose StatementBegin
 CREATE FUNCTION nw.gate_standby(OUT recorded boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 BEGIN
-  recorded := current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply');
+  recorded := current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ('on', 'remote_apply')
+    AND NOT EXISTS (SELECT FROM pg_db_role_setting, unnest(setconfig) c WHERE c LIKE 'synchronous\_commit=%' AND c NOT IN ('synchronous_commit=on', 'synchronous_commit=remote_apply'));
   IF recorded THEN
     INSERT INTO standbys (system_id, timeline) SELECT h.system_id, h.timeline FROM nw.here() h;
     PERFORM nw.operator_note('standby', NULL);
