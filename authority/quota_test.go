@@ -11,26 +11,36 @@ import (
 	"pgregory.net/rapid"
 )
 
-// clock is a time that only a test moves.
-type clock struct {
-	lock sync.Mutex
-	at   time.Time
+// Clock is a time that only a test moves.
+type Clock struct {
+	lock  sync.Mutex
+	at    time.Time
+	asked int
 }
 
-func (c *clock) now() time.Time {
+func (c *Clock) now() time.Time {
 	c.lock.Lock()
 	defer c.lock.Unlock()
+	c.asked++
 	return c.at
 }
 
-func (c *clock) pass(d time.Duration) {
+// Asked is how often somebody has looked at the clock.
+func (c *Clock) Asked() int {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	return c.asked
+}
+
+// Pass lets time pass.
+func (c *Clock) Pass(d time.Duration) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	c.at = c.at.Add(d)
 }
 
-func smallQuota(burst, most int) (*quota, *clock) {
-	c := &clock{at: time.Unix(1_800_000_000, 0)}
+func smallQuota(burst, most int) (*quota, *Clock) {
+	c := &Clock{at: time.Unix(1_800_000_000, 0)}
 	q := newQuota(c.now)
 	q.burst, q.refill, q.most = burst, time.Second, most
 	return q, c
@@ -47,13 +57,13 @@ func TestQuotaIsSpentAndRefilled(t *testing.T) {
 	}
 	assert.Equal(t, time.Second, q.wait(somebody(1)))
 	assert.Zero(t, q.wait(somebody(2)), "a neighbour")
-	c.pass(time.Second - 1)
+	c.Pass(time.Second - 1)
 	assert.EqualValues(t, 1, q.wait(somebody(1)))
-	c.pass(1)
+	c.Pass(1)
 	assert.Zero(t, q.wait(somebody(1)))
 	q.charge(somebody(1))
 	assert.Equal(t, time.Second, q.wait(somebody(1)))
-	c.pass(time.Hour)
+	c.Pass(time.Hour)
 	for range 3 {
 		assert.Zero(t, q.wait(somebody(1)), "more than the burst is not saved up")
 		q.charge(somebody(1))
@@ -69,7 +79,7 @@ func TestWhatIsBeyondTheBurstIsPaidOff(t *testing.T) {
 		q.charge(somebody(1))
 	}
 	assert.Equal(t, 8*time.Second, q.wait(somebody(1)))
-	c.pass(8 * time.Second)
+	c.Pass(8 * time.Second)
 	assert.Zero(t, q.wait(somebody(1)))
 }
 
@@ -99,10 +109,10 @@ func TestQuotaBoundsEveryStretchOfTime(t *testing.T) {
 		q, c := smallQuota(burst, 10)
 		var refused []time.Time
 		for range rapid.IntRange(1, 100).Draw(t, "calls") {
-			c.pass(time.Duration(rapid.Int64Range(0, int64(3*time.Second)).Draw(t, "pause")))
+			c.Pass(time.Duration(rapid.Int64Range(0, int64(3*time.Second)).Draw(t, "pause")))
 			wait := q.wait(somebody(1))
 			if wait > 0 && rapid.Bool().Draw(t, "obeys") {
-				c.pass(wait)
+				c.Pass(wait)
 				assert.Zero(t, q.wait(somebody(1)))
 				wait = 0
 			}

@@ -7,13 +7,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/readiness"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func known(open bool, families ...readiness.Family) readiness.Decision {
 	d := readiness.Decision{Open: open, Epoch: 7, Sequence: 40, Incarnation: 1, Requirement: 1, Valid: 1500 * time.Millisecond, Since: time.UnixMilli(1_780_000_000_000),

@@ -1,0 +1,9 @@
+package authority
+
+import (
+	"testing"
+
+	"github.com/nightwarrant/nightwarrant/internal/teststack"
+)
+
+func TestMain(m *testing.M) { teststack.Main(m) }
