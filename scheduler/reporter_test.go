@@ -67,7 +67,7 @@ func TestAResultIsNeverMissed(t *testing.T) {
 func TestABadQueueClosesAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	for _, reason := range []queue.Reason{queue.Unreachable, queue.Wrong, queue.Silent} {
+	for _, reason := range []queue.Reason{queue.Unreachable, queue.Wrong, queue.Full, queue.Silent} {
 		s.CloseGate(t)
 		s.OpenGate(t)
 		s.paper.canary = func(context.Context) queue.Health { return queue.Health{Reason: reason, Err: errors.New("x")} }
