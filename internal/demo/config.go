@@ -10,12 +10,15 @@ import (
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/internal/dev"
 )
 
 const (
 	audience = "https://platform.demo/nightwarrant"
 	member   = "member-7f3a"
 	operator = "operator-1c9d"
+
+	tokenLife = 10 * time.Minute
 )
 
 // writeConfig writes the configuration of every process, as an operator would.
@@ -24,15 +27,9 @@ func (s *Stack) writeConfig(context.Context) error {
 		"issuer.yaml": `listen: 127.0.0.1:` + port(s.ports.Workloads) + `
 dir: ` + s.path("issuer") + `
 audience: ` + s.Origin() + `
-lifetime: 10m
+lifetime: ` + tokenLife.String() + `
 accounts:
-  - {namespace: jobs, name: bookkeeper, pod: bookkeeper-1, file: ` + s.path("tokens", "worker-1") + `}
-  - {namespace: jobs, name: bookkeeper, pod: bookkeeper-2, file: ` + s.path("tokens", "worker-2") + `}
-  - {namespace: jobs, name: probe, pod: probe-1, file: ` + s.path("tokens", "probe") + `}
-  - {namespace: jobs, name: probe, pod: probe-2, file: ` + s.path("tokens", "probe-2") + `}
-  - {namespace: guards, name: ledger, pod: ledger-1, file: ` + s.path("tokens", "guard") + `}
-  - {namespace: guards, name: ledger, pod: ledger-2, file: ` + s.path("tokens", "guard-2") + `}
-`,
+` + s.accounts(),
 		"idp.yaml": `listen: 127.0.0.1:` + port(s.ports.People) + `
 dir: ` + s.path("idp") + `
 audience: ` + audience + `
@@ -57,6 +54,7 @@ tables:
 		"operator.url":   s.roleURL("operator", s.database()),
 		"nats-scheduler": s.passwords["nats-scheduler"],
 		"registry.yaml":  s.registry(),
+		requirementFile:  requirement,
 		"task.yaml":      s.task("close-the-day", "bookkeeper", "Close the day", 1),
 	}
 	for name, ports := range map[string][2]int{"replica-a": {s.ports.ReplicaA, s.ports.AdminA}, "replica-b": {s.ports.ReplicaB, s.ports.AdminB}} {
@@ -69,7 +67,7 @@ database_url_file: ` + s.path("config", "authority.url") + `
 keys: {dir: ` + s.path("keys", "bundle") + `, identity_file: ` + s.path("keys", "identity") + `}
 assertion:
   issuers: [{url: "` + local(s.ports.Workloads) + `"}]
-envelope:
+` + s.broken.replica() + `envelope:
   issuer: {url: "` + local(s.ports.People) + `"}
   audience: ` + audience + `
   operators: [{issuer: "` + local(s.ports.People) + `", subject: ` + operator + `}]
@@ -81,6 +79,26 @@ envelope:
 		}
 	}
 	return nil
+}
+
+// pods are the workloads: the file of each one's token, and its account and name.
+var pods = map[string][3]string{
+	"worker-1": {"jobs", "bookkeeper", "bookkeeper-1"}, "worker-2": {"jobs", "bookkeeper", "bookkeeper-2"},
+	"probe": {"jobs", "probe", "probe-1"}, "probe-2": {"jobs", "probe", "probe-2"},
+	"guard": {"guards", "ledger", "ledger-1"}, "guard-2": {"guards", "ledger", "ledger-2"},
+}
+
+func (s *Stack) pod(token string) dev.Account {
+	p := pods[token]
+	return dev.Account{Namespace: p[0], Name: p[1], Pod: p[2], File: s.path("tokens", token)}
+}
+
+func (s *Stack) accounts() (lines string) {
+	for token := range pods {
+		p := s.pod(token)
+		lines += fmt.Sprintf("  - {namespace: %s, name: %s, pod: %s, file: %s}\n", p.Namespace, p.Name, p.Pod, p.File)
+	}
+	return lines
 }
 
 func port(n int) string { return fmt.Sprint(n) }
@@ -146,6 +164,19 @@ limits: {max_runtime_s: 3600, max_effects: 10, max_consent_days: 30}
 `)
 }
 
+const requirementFile = "requirement.yaml"
+
+// requirement adds nothing to what is required in code; it lets a gate that has
+// closed open sooner than by default, because somebody is watching.
+const requirement = `kind: Requirement
+name: readiness
+generation: 2
+protocols: [1]
+closed_ms: 1000
+closed_max_ms: 2000
+rounds: 3
+`
+
 // task is a task that runs every second.
 func (s *Stack) task(name, role, title string, revision int) string {
 	return strings.NewReplacer("NAME", name, "ROLE", role, "TITLE", title, "PEOPLE", local(s.ports.People), "MEMBER", member, "REVISION", fmt.Sprint(revision)).Replace(`kind: Task
@@ -167,8 +198,13 @@ consent: {days: 7}
 `)
 }
 
-// Register applies the registry as the operator.
-func (s *Stack) Register(ctx context.Context) error { return s.apply(ctx, "registry.yaml") }
+// Register applies the registry and the requirement as the operator.
+func (s *Stack) Register(ctx context.Context) error {
+	if err := s.apply(ctx, "registry.yaml"); err != nil {
+		return err
+	}
+	return s.apply(ctx, requirementFile)
+}
 
 func (s *Stack) apply(ctx context.Context, file string) error {
 	_, err := s.as(ctx, "operator", "admin", "apply", "-f", s.path("config", file))

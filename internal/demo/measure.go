@@ -17,6 +17,11 @@ type Measured struct {
 func (s *Stack) Measured() (m Measured, err error) {
 	m = Measured{Replica: local(s.ports.ReplicaA), PID: s.children["replica-a"].command.Process.Pid,
 		Server: s.adminURL("postgres"), Store: s.adminURL(s.database())}
-	m.Issuer, err = dev.NewIssuer(local(s.ports.Workloads), "ES256", s.path("issuer"))
+	m.Issuer, err = s.workloads()
 	return m, err
+}
+
+// workloads signs as the stack's workload issuer does, with the key that it keeps.
+func (s *Stack) workloads() (*dev.Issuer, error) {
+	return dev.NewIssuer(local(s.ports.Workloads), "ES256", s.path("issuer"))
 }

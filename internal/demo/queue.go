@@ -61,7 +61,7 @@ nats:
 republish: 5s
 `}
 	scheduler := queue.SchedulerPermissions()
-	users := natsUser(schedulerUser, s.passwords["nats-scheduler"], scheduler.Publish, scheduler.Subscribe)
+	users := s.broken.user(s.passwords["nats-breaker"]) + natsUser(schedulerUser, s.passwords["nats-scheduler"], scheduler.Publish, scheduler.Subscribe)
 	for role, workers := range queueRoles {
 		q, err := s.queueOf(ctx, role)
 		if err != nil {

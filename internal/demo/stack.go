@@ -43,6 +43,7 @@ type Options struct {
 	Env    func(string) string
 	Lease  time.Duration
 	Before func(*Stack) // called when the story is told and everything still runs; may be nil
+	Broken *Broken      // when the stack is there to be broken
 }
 
 // Stack is the running product.
@@ -50,6 +51,7 @@ type Stack struct {
 	binary, dir string
 	env         func(string) string
 	lease       time.Duration
+	broken      *Broken
 	ports       ports
 	passwords   map[string]string
 	postgres    *localstack.Postgres
@@ -80,7 +82,7 @@ func (s *Stack) path(parts ...string) string {
 
 // New prepares a stack in a directory, or finds the one that is there.
 func New(o Options) (*Stack, error) {
-	s := &Stack{binary: o.Binary, dir: o.Dir, env: o.Env, lease: o.Lease, children: map[string]*child{}, passwords: map[string]string{}}
+	s := &Stack{binary: o.Binary, dir: o.Dir, env: o.Env, lease: o.Lease, broken: o.Broken, children: map[string]*child{}, passwords: map[string]string{}}
 	for _, d := range []string{"logs", "tokens", "config", "people", "keys", "issuer", "idp"} {
 		if err := os.MkdirAll(s.path(d), 0o700); err != nil {
 			return nil, err
@@ -90,7 +92,7 @@ func New(o Options) (*Stack, error) {
 		return nil, err
 	}
 	return s, s.remember("passwords.json", &s.passwords, func() error {
-		for _, of := range []string{"authority", "scheduler", "operator", "guard", "nats-scheduler", "nats-bookkeeper", "nats-probe"} {
+		for _, of := range []string{"authority", "scheduler", "operator", "guard", "nats-scheduler", "nats-bookkeeper", "nats-probe", "nats-breaker"} {
 			s.passwords[of] = cmp.Or(s.passwords[of], rand.Text())
 		}
 		return nil
@@ -150,7 +152,7 @@ func (s *Stack) startPostgres(ctx context.Context) (err error) {
 		}
 		return nil
 	}
-	s.postgres, err = localstack.StartPostgres(ctx, localstack.PostgresOptions{Dir: s.path("postgres")})
+	s.postgres, err = localstack.StartPostgres(ctx, localstack.PostgresOptions{Dir: s.path("postgres"), Settings: s.broken.settings()})
 	return err
 }
 

@@ -21,6 +21,7 @@ type Summary struct {
 	Runs        map[string]int64 `json:"runs"` // by state
 	Effects     Effects          `json:"effects"`
 	AppliedRows int64            `json:"applied_rows"`
+	Closing     *Closing         `json:"closing"`
 	Attacks     []Attack         `json:"attacks"`
 	Replicas    int              `json:"replicas"`
 	Fsck        string           `json:"fsck"`
@@ -59,8 +60,8 @@ func Story(ctx context.Context, o Options, out io.Writer) (summary Summary, err 
 		s.Stop()
 		err = errors.Join(err, s.leave())
 	}()
-	t := teller{s, say}
-	for _, chapter := range []func(context.Context) error{t.setUp, t.consent, t.interrupted, t.restarted, t.revoked} {
+	t := teller{s, say, &Closing{}}
+	for _, chapter := range []func(context.Context) error{t.setUp, t.consent, t.interrupted, t.restarted, t.closed, t.revoked} {
 		if err := chapter(ctx); err != nil {
 			return Summary{}, fmt.Errorf("%w (logs are in %s)", err, s.path("logs"))
 		}
@@ -78,7 +79,8 @@ func Story(ctx context.Context, o Options, out io.Writer) (summary Summary, err 
 // teller tells what happens on a stack.
 type teller struct {
 	*Stack
-	say func(format string, args ...any)
+	say     func(format string, args ...any)
+	closing *Closing
 }
 
 func (t teller) setUp(ctx context.Context) error {
@@ -237,7 +239,7 @@ func (s *Stack) one(ctx context.Context, sql string, args []any, dest ...any) er
 }
 
 func (t teller) summary(ctx context.Context, attacks []Attack) (Summary, error) {
-	s := Summary{Runs: map[string]int64{}, Attacks: attacks, Replicas: len(t.replicas), Fsck: "ok"}
+	s := Summary{Runs: map[string]int64{}, Closing: t.closing, Attacks: attacks, Replicas: len(t.replicas), Fsck: "ok"}
 	err := t.execute(ctx, t.database(), func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(ctx, `SELECT state, count(*) FROM nw.runs GROUP BY state`)
 		if err != nil {
@@ -275,7 +277,7 @@ func (t teller) summary(ctx context.Context, attacks []Attack) (Summary, error) 
 
 // sound says whether all of it held.
 func (s Summary) sound() bool {
-	ok := s.Fsck == "ok" && s.Runs["succeeded"] >= wantedRuns && s.AppliedRows == s.Effects.Committed && len(s.Attacks) == 9 && s.Replicas == 2
+	ok := s.Fsck == "ok" && s.Closing.sound() && s.Runs["succeeded"] >= wantedRuns && s.AppliedRows == s.Effects.Committed && len(s.Attacks) == 9 && s.Replicas == 2
 	for _, a := range s.Attacks {
 		ok = ok && a.Refused && a.Code != ""
 	}

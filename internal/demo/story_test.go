@@ -59,6 +59,13 @@ func TestTheWholeStory(t *testing.T) {
 	assert.True(t, summary.OK, said.String())
 	assert.Equal(t, summary.Effects.Committed, summary.AppliedRows)
 	assert.Len(t, summary.Attacks, 9)
+	if os.Getenv(demo.EnvNATS) == "" {
+		assert.Empty(t, summary.Closing.Skipped)
+		assert.Zero(t, summary.Closing.Admitted)
+		assert.Zero(t, summary.Closing.Applied)
+		assert.Positive(t, summary.Closing.ClosedMS)
+		assert.Positive(t, summary.Closing.Reopened)
+	}
 
 	known := append(material(t, dir), passwords(t, dir)...)
 	require.GreaterOrEqual(t, len(known), 2)

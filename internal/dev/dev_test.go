@@ -273,6 +273,28 @@ func TestWrongFiles(t *testing.T) {
 	}
 }
 
+// A pod that starts again has another token of the same account.
+func TestRenew(t *testing.T) {
+	t.Parallel()
+	issuer, cache := serving(t, "ES256")
+	verifier, err := attestation.New(attestation.Config{Keys: cache, Audience: ours})
+	require.NoError(t, err)
+	pod := Account{Namespace: "jobs", Name: "keeper", Pod: "keeper-7", File: filepath.Join(t.TempDir(), "token")}
+	var seen []string
+	for range 2 {
+		require.NoError(t, issuer.Renew(pod, ours, time.Minute))
+		token, err := os.ReadFile(pod.File)
+		require.NoError(t, err)
+		a, err := verifier.Verify(t.Context(), string(token))
+		require.NoError(t, err)
+		assert.Equal(t, "system:serviceaccount:jobs:keeper", a.Subject)
+		seen = append(seen, string(token))
+	}
+	assert.NotEqual(t, seen[0], seen[1])
+	pod.File = filepath.Join(t.TempDir(), "absent", "token")
+	require.Error(t, issuer.Renew(pod, ours, time.Minute))
+}
+
 func TestAPodKeepsItsUID(t *testing.T) {
 	t.Parallel()
 	a := Account{Namespace: "jobs", Name: "keeper", Pod: "keeper-0"}

@@ -30,6 +30,16 @@ func RunPeople(ctx context.Context, c *People, log *slog.Logger) error {
 	return run(ctx, &c.Common, c.projections(), log)
 }
 
+// Renew puts a fresh token of a service account into its file, as a kubelet does
+// for a pod that starts: an assertion belongs to the first key that uses it.
+func (i *Issuer) Renew(a Account, audience string, lifetime time.Duration) error {
+	token, err := i.Token(a.claims(audience), time.Now(), lifetime)
+	if err != nil {
+		return err
+	}
+	return replaceFile(a.File, []byte(token))
+}
+
 // run listens before it writes: a token that can be read can be verified.
 func run(ctx context.Context, c *Common, all []projection, log *slog.Logger) error {
 	issuer, err := NewIssuer(c.URL(), c.Algorithm, c.Dir)

@@ -98,6 +98,16 @@ func (p *Postgres) Restart(ctx context.Context) error {
 	return p.start(ctx, os.O_APPEND)
 }
 
+// SetEnv is what the server's environment has besides, from its next start on.
+func (p *Postgres) SetEnv(env ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.options.Env = env
+}
+
+// Own hands a path to the account that runs the server.
+func (p *Postgres) Own(path string) error { return p.account.own(path) }
+
 // Stop ends all sessions, writes everything out and returns when the server is
 // gone. When ctx ends first the server is killed and the error says so.
 func (p *Postgres) Stop(ctx context.Context) error {

@@ -87,7 +87,9 @@ func TestStopAfterTheServerDiedByItself(t *testing.T) {
 
 func TestServerInheritsNoEnvironment(t *testing.T) {
 	t.Parallel()
-	p := startPostgres(t, PostgresOptions{Dir: clusterDir(t), Env: []string{"NIGHTWARRANT_MARK=1"}})
+	p := startPostgres(t, PostgresOptions{Dir: clusterDir(t)})
+	p.SetEnv("NIGHTWARRANT_MARK=1")
+	require.NoError(t, p.Restart(soon(t, time.Minute)))
 	environment, err := os.ReadFile("/proc/" + strconv.Itoa(p.server.cmd.Process.Pid) + "/environ")
 	require.NoError(t, err)
 	var names []string
