@@ -8,14 +8,14 @@ GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@latest
 SOURCES     := $(shell find . -name '*.go' -o -name '*.sql' -o -name '*.tmpl' | grep -v '^./build/') go.mod go.sum
 
-.PHONY: build demo dev test mutants bench lint vuln fuzz clean
+.PHONY: build demo dev test mutants bench closing closing-long lint vuln fuzz clean
 
 build: bin/nightwarrant
 
 bin/nightwarrant: $(SOURCES)
 	CGO_ENABLED=0 $(GO) build -trimpath -o $@ ./cmd/nightwarrant
 
-# The main job, from a member's yes to the evidence, then the nine attacks: real processes, PostgreSQL and NATS on this machine.
+# The main job, from a member's yes to the evidence, with everything closed once in between, then the nine attacks: real processes, PostgreSQL and NATS on this machine.
 demo: build
 	@scripts/ensure-postgres.sh
 	bin/nightwarrant demo
@@ -38,6 +38,17 @@ mutants:
 bench: build
 	@scripts/ensure-postgres.sh
 	bin/nightwarrant bench --json
+
+# Each kind of fault once, on private servers, and how soon everything is closed; five of each and 200 closes by hand: bin/nightwarrant bench closing --json
+closing: build
+	@scripts/ensure-postgres.sh
+	@scripts/ensure-faketime.sh
+	bin/nightwarrant bench closing --json --injections 1 --explicit 15 --clean 10s
+
+closing-long: build
+	@scripts/ensure-postgres.sh
+	@scripts/ensure-faketime.sh
+	bin/nightwarrant bench closing --json --injections 30 --explicit 1000 --clean 10m
 
 lint:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt would change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }

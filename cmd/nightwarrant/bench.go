@@ -29,6 +29,7 @@ func (p program) bench() *cobra.Command {
 		}
 		return p.measure(cmd.Context(), time.Duration(seconds)*time.Second, asJSON)
 	}
+	c.AddCommand(p.benchClosing())
 	return c
 }
 
