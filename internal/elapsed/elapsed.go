@@ -15,12 +15,15 @@ type Watch struct {
 }
 
 // Start starts a watch. A nil now is time.Now.
-func Start(now func() time.Time) Watch { return start(now, sinceBoot) }
-
-func start(now func() time.Time, boot func() time.Duration) Watch {
+func Start(now func() time.Time) Watch {
 	if now == nil {
 		now = time.Now
 	}
+	return StartOn(now, sinceBoot)
+}
+
+// StartOn starts a watch on a wall and a boot clock of the caller's, for tests of what depends on them.
+func StartOn(now func() time.Time, boot func() time.Duration) Watch {
 	return Watch{now: now, boot: boot, start: now(), up: boot()}
 }
 

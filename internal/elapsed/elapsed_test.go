@@ -25,7 +25,7 @@ func TestLargestOfTheClocksCounts(t *testing.T) {
 		"both":                              {wall: time.Minute, boot: time.Second, want: time.Minute},
 	} {
 		now, up := time.Now().Round(0), 5*time.Hour
-		w := start(func() time.Time { return now }, func() time.Duration { return up })
+		w := StartOn(func() time.Time { return now }, func() time.Duration { return up })
 		now, up = now.Add(c.wall), up+c.boot
 		require.Equal(t, c.want, w.Elapsed(), name)
 	}
@@ -35,7 +35,7 @@ func TestMonotonicTimeCountsWhenTheWallClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
 	now := began
-	w := start(func() time.Time { return now }, func() time.Duration { return 0 })
+	w := StartOn(func() time.Time { return now }, func() time.Duration { return 0 })
 	now = began.Add(time.Second) // moves both readings
 	require.Equal(t, time.Second, w.Elapsed())
 }

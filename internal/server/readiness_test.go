@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -185,4 +186,8 @@ func TestADecisionIsNoCapability(t *testing.T) {
 			return h.Send(h.Bearing(key, token, "POST", path, map[string]any{}))
 		})
 	}
+	exchange := url.Values{"grant_type": {api.GrantTokenExchange}, "subject_token": {d.Signed}, "subject_token_type": {api.TokenTypeAccess},
+		"resource": {authoritytest.GuardURI}, "authorization_details": {"[{}]"}, "effect_key": {"k"}}
+	a := h.Send(h.Form(key, exchange))
+	assert.Contains(t, []api.Code{api.InvalidToken, api.InvalidGrant}, a.Problem().Code, string(a.Body))
 }

@@ -61,6 +61,7 @@ type Client struct {
 	config Config
 	http   *http.Client
 	keys   *issuerkeys.Set
+	watch  func() elapsed.Watch
 	state  atomic.Pointer[State]
 
 	asking sync.Mutex                 // one Run at a time; guards newest
@@ -86,7 +87,8 @@ func New(c Config) (*Client, error) {
 	}
 	plain := *c.HTTP
 	plain.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	client := &Client{config: c, http: &plain, keys: issuerkeys.New(c.Authority+api.PathJWKS, &plain, c.Now)}
+	client := &Client{config: c, http: &plain, keys: issuerkeys.New(c.Authority+api.PathJWKS, &plain, c.Now),
+		watch: func() elapsed.Watch { return elapsed.Start(c.Now) }}
 	client.shut("start")
 	return client, nil
 }
@@ -132,7 +134,7 @@ func (c *Client) State() State { return *c.state.Load() }
 // itself. An answer that cannot be relied on closes at once; one that is older
 // than what is known, as a replica that lags behind may give, is ignored.
 func (c *Client) ask(ctx context.Context) {
-	challenge, watch := rand.Text(), elapsed.Start(c.config.Now)
+	challenge, watch := rand.Text(), c.watch()
 	body, err := c.get(ctx, challenge)
 	if err != nil {
 		if !c.State().Open() {

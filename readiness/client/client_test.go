@@ -185,6 +185,16 @@ func TestAnswersThatAreNotAccepted(t *testing.T) {
 	}
 }
 
+// An unsigned answer says so: a replica that cannot use its key is told apart from one that is not ours.
+func TestUnsignedAnswerSaysSo(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	for _, open := range []bool{true, false} {
+		s.put(func(s *stand) { s.spoil = func(a *api.Decision, _ string) { a.Open, a.Signed = open, "" } })
+		assert.Equal(t, "closed: the answer is not signed", s.asks().String())
+	}
+}
+
 func strangeCapability(t *testing.T) string {
 	key := newSigner(t, 1)
 	now := time.Now().Unix()
@@ -321,7 +331,7 @@ func TestStateIsThatOfTheHighestDecision(t *testing.T) {
 			d := closed(n[0], n[1], n[2], "held")
 			if rapid.Bool().Draw(r, "open") {
 				d = open(n[0], n[1], n[2])
-				d.ValidMS = rapid.Int64Range(1500, 2000).Draw(r, "valid")
+				d.ValidMS = rapid.Int64Range(1, 2000).Draw(r, "valid")
 			}
 			s.put(func(s *stand) { s.decision = d })
 			state := s.asks()
@@ -361,6 +371,9 @@ func TestTimeOfTheAnswerCounts(t *testing.T) {
 	s.requireOpen()
 	s.pass(-time.Hour)
 	assert.True(t, s.State().Open(), "the other clocks have not moved")
+	s.put(func(s *stand) { s.up += 10 * time.Minute })
+	assert.False(t, s.State().Open(), "the machine was suspended")
+	s.requireOpen()
 	s.pass(2 * time.Hour)
 	assert.False(t, s.State().Open())
 }

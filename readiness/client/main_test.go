@@ -15,6 +15,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
+	"github.com/nightwarrant/nightwarrant/internal/elapsed"
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
 )
 
@@ -44,13 +45,14 @@ func (s signer) jwk() map[string]any {
 		"x": base64.RawURLEncoding.EncodeToString(point[1:33]), "y": base64.RawURLEncoding.EncodeToString(point[33:])}
 }
 
-// stand is a client and the authority that it asks, without a network between them, on a clock that only the test moves.
+// stand is a client and the authority that it asks, without a network between them, on clocks that only the test moves.
 type stand struct {
 	*Client
 	t *testing.T
 
 	mu         sync.Mutex
 	now        time.Time
+	up         time.Duration // since boot
 	key        signer
 	published  []signer
 	decision   capability.DecisionClaims // what is answered; the challenge is the caller's
@@ -82,7 +84,14 @@ func (s *stand) newClient(changes ...func(*Config)) *Client {
 	}
 	client, err := New(c)
 	require.NoError(s.t, err)
+	client.watch = func() elapsed.Watch { return elapsed.StartOn(client.config.Now, s.sinceBoot) }
 	return client
+}
+
+func (s *stand) sinceBoot() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.up
 }
 
 // open is an open decision of that place in the order.
