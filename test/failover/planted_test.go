@@ -1,11 +1,13 @@
 package failover
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
+	"github.com/nightwarrant/nightwarrant/internal/teststack/fixture"
 )
 
 // bug is an edit of one verb.
@@ -17,6 +19,56 @@ func (w *work) elsewhere() {
 	w.Exec(w.t, `INSERT INTO nw.incarnations (incarnation, system_id, timeline, reason) SELECT incarnation, system_id, timeline + 7, reason FROM nw.incarnations`)
 	w.Exec(w.t, `UPDATE nw.readiness_decision SET timeline = timeline + 7`)
 	w.before = w.decision()
+	w.allGood() // too early
+}
+
+// here is an older state of the same place, whose sequence has run ahead as it does after a crash.
+func (w *work) here() {
+	w.t.Helper()
+	w.Exec(w.t, `SELECT setval('nw.admissions', last_value + 32) FROM nw.admissions`)
+}
+
+// unaware: the guard has seen an admission, and then a fence, of which nothing is known here.
+func unaware(w *work) string {
+	w.guard.Admission += 5
+	for range 2 {
+		require.Equal(w.t, "ok", w.verdict(w.report()))
+	}
+	w.guard.Fence = 6 << 40
+	for range 2 {
+		require.Equal(w.t, "ok", w.verdict(w.report()))
+	}
+	if h := w.history(); fmt.Sprint(h) != "[first 1 restored 2 restored 8]" {
+		return fmt.Sprint(h)
+	}
+	return ""
+}
+
+// forgetful: an evaluator remembers more, in this incarnation and of a later one.
+func forgetful(w *work) string {
+	for _, remembered := range []decision{{Incarnation: 1, Sequence: w.before.Sequence + 1}, {Incarnation: 3}} {
+		for range 2 {
+			w.remembering(remembered)
+		}
+	}
+	if h := w.history(); fmt.Sprint(h) != "[first 1 restored 2 restored 4]" {
+		return fmt.Sprint(h)
+	}
+	return ""
+}
+
+// credulous: a reporter that is no guard has seen nothing.
+func credulous(w *work) string {
+	w.Exec(w.t, `WITH r AS (INSERT INTO nw.registry (kind, name, revision, document) SELECT 'reporter', sha256('reporter'), 1, document FROM nw.registry WHERE id = $1 RETURNING id),
+		c AS (INSERT INTO nw.components (id, profile_id) SELECT id, $2 FROM r), f AS (INSERT INTO nw.component_families SELECT id, 'x_' || repeat('0', 64) FROM r)
+		INSERT INTO nw.instances (kind, component_id, instance, jkt) SELECT 'component', id, sha256('instance'), sha256('key') FROM r`, w.Guard, w.Profile)
+	verdict := w.verdict(fixture.Call{From: `nw.report_component(sha256('reporter'), 'reporter', sha256('instance'), 1, sha256('key'), clock_timestamp() + interval '6 seconds', sha256('proof'),
+		'x_' || repeat('0', 64), 1, true, 'good', 0, NULL, '{}', '{}', 6::bigint << 40, 1::bigint << 40)`})
+	require.Equal(w.t, "ok", verdict)
+	if h := w.history(); len(h) > 1 {
+		return fmt.Sprint(h)
+	}
+	return ""
 }
 
 // Each check fails on a database in which a bug of its kind is planted, and on a sound one all pass.
@@ -27,32 +79,42 @@ func TestPlantedFailovers(t *testing.T) {
 		w := newWork(t, teststack.Database(t))
 		w.elsewhere()
 		w.sound()
+		for _, c := range []check{credulous, forgetful, unaware} {
+			w := newWork(t, teststack.Database(t))
+			w.here()
+			require.Empty(t, c(w))
+		}
 	})
 	for _, c := range []struct {
 		name  string
+		lose  func(*work)
 		check check
 		bugs  []bug
 	}{
-		{"admitting on any timeline", admitsAtOnce, []bug{{"admitting", " AND timeline = nw.timeline()", ""}}},
-		{"a failover that goes on", goesOn, []bug{{"relocate", "IF NOT known THEN", "IF false THEN"}}},
-		{"a new incarnation at each evaluation", goesOn, []bug{{"reincarnate", "VALUES (n, h.system_id, h.timeline, p_reason, t)", "VALUES (n, h.system_id, h.timeline + 1, p_reason, t)"}}},
-		{"runs that go on", keepsRuns, []bug{{"reincarnate", "FOR r IN SELECT id FROM runs WHERE live ORDER BY id LOOP", "FOR r IN SELECT id FROM runs WHERE live AND state <> 'queued' ORDER BY id LOOP"}}},
-		{"effects that stay in flight", keepsRuns, []bug{{"reincarnate", "AND x.state = 'admitted'", "AND false"}}},
-		{"nonces that live on", keepsNonces, []bug{{"reincarnate", "after = greatest(after, t + interval '5 seconds')", "after = after"}}},
-		{"reports from before that count", opensEarly, []bug{{"judge", "(p_since IS NULL OR s.began_at > p_since)", "true"}}},
-		{"slots that are planned again", plansLostSlots, []bug{{"plan", "WHEN (x->>'at')::timestamptz <= lost THEN 'failover'", "WHEN false THEN 'failover'"}}},
-		{"a slot at the very start", plansLostSlots, []bug{{"plan", "(x->>'at')::timestamptz <= lost", "(x->>'at')::timestamptz < lost"}}},
-		{"fences that go on from the row", reusesFences, []bug{{"claim", "greatest(l.fence, (d.incarnation - 1) << 40) + 1", "l.fence + 1"}}},
-		{"numbers that go on from the sequence", reusesNumbers, []bug{{"reincarnate", "PERFORM setval('admissions', (n - 1) << 40);", ""}}},
-		{"renewing an older capability", believesTheOld, []bug{{"renew", "WHEN d.incarnation <> p_incarnation THEN 'authority_changed'", ""}}},
-		{"minting with an older capability", believesTheOld, []bug{{"mint", "WHEN d.incarnation <> p_incarnation THEN 'authority_changed'", ""}}},
-		{"admitting under an older capability", believesTheOld, []bug{{"admit", "WHEN d.incarnation <> p_incarnation THEN 'authority_changed'", ""}}},
+		{"admitting on any timeline", (*work).elsewhere, admitsAtOnce, []bug{{"admitting", " AND timeline = nw.timeline()", ""}}},
+		{"a failover that goes on", (*work).elsewhere, goesOn, []bug{{"relocate", "IF NOT known THEN", "IF false THEN"}}},
+		{"a new incarnation at each evaluation", (*work).elsewhere, goesOn, []bug{{"reincarnate", "VALUES (n, h.system_id, h.timeline, p_reason, t)", "VALUES (n, h.system_id, h.timeline + 1, p_reason, t)"}}},
+		{"runs that go on", (*work).elsewhere, keepsRuns, []bug{{"reincarnate", "FOR r IN SELECT id FROM runs WHERE live ORDER BY id LOOP", "FOR r IN SELECT id FROM runs WHERE live AND state <> 'queued' ORDER BY id LOOP"}}},
+		{"effects that stay in flight", (*work).elsewhere, keepsRuns, []bug{{"reincarnate", "AND x.state = 'admitted'", "AND false"}}},
+		{"nonces that live on", (*work).elsewhere, keepsNonces, []bug{{"reincarnate", "after = greatest(after, t + interval '5 seconds')", "after = after"}}},
+		{"reports from before that count", (*work).elsewhere, opensEarly, []bug{{"judge", "(p_since IS NULL OR s.began_at > p_since)", "true"}}},
+		{"slots that are planned again", (*work).elsewhere, plansLostSlots, []bug{{"plan", "WHEN (x->>'at')::timestamptz <= lost THEN 'failover'", "WHEN false THEN 'failover'"}}},
+		{"a slot at the very start", (*work).elsewhere, plansLostSlots, []bug{{"plan", "(x->>'at')::timestamptz <= lost", "(x->>'at')::timestamptz < lost"}}},
+		{"fences that go on from the row", (*work).elsewhere, reusesFences, []bug{{"claim", "greatest(l.fence, (d.incarnation - 1) << 40) + 1", "l.fence + 1"}}},
+		{"numbers that go on from the sequence", (*work).elsewhere, reusesNumbers, []bug{{"reincarnate", "PERFORM setval('admissions', (n - 1) << 40);", ""}}},
+		{"renewing an older capability", (*work).elsewhere, believesTheOld, []bug{{"renew", "WHEN d.incarnation <> p_incarnation THEN 'authority_changed'", ""}}},
+		{"minting with an older capability", (*work).elsewhere, believesTheOld, []bug{{"mint", "WHEN d.incarnation <> p_incarnation THEN 'authority_changed'", ""}}},
+		{"admitting under an older capability", (*work).elsewhere, believesTheOld, []bug{{"admit", "WHEN d.incarnation <> p_incarnation THEN 'authority_changed'", ""}}},
+		{"numbers that are held against the sequence", (*work).here, unaware, []bug{{"unheard", "NOT EXISTS (SELECT FROM effects e WHERE e.admission = p_admission)", "p_admission > (SELECT last_value FROM admissions)"}}},
+		{"fences that nobody looks at", (*work).here, unaware, []bug{{"unheard", "p_seen > n OR ", ""}}},
+		{"an incarnation that is not above what was seen", (*work).here, unaware, []bug{{"reincarnate", "greatest(incarnation, p_seen) + 1", "incarnation + 1"}}},
+		{"a replica that is not asked", (*work).here, forgetful, []bug{{"evaluate", "PERFORM nw.reincarnate('restored', p_incarnation);", "NULL;"}}},
+		{"a reporter that is believed", (*work).here, credulous, []bug{{"report_component", "p_kind = 'guard' AND nw.unheard", "nw.unheard"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			planted := newWork(t, teststack.Database(t))
-			planted.elsewhere()
-			planted.allGood()
+			c.lose(planted)
 			for _, b := range c.bugs {
 				planted.Plant(t, b.verb, b.from, b.to)
 			}

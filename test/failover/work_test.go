@@ -19,8 +19,8 @@ type work struct {
 	queued, claimed, waiting *fixture.Lane
 	minted                   fixture.Effect // of claimed
 	flying, ending           flight
-	done                     int64        // a run that has ended
-	due                      fixture.Task // nobody has planned its slots
+	done                     *fixture.Lane // its run has ended
+	due                      fixture.Task  // nobody has planned its slots
 	nonceAt                  time.Time
 }
 
@@ -31,7 +31,7 @@ type flight struct {
 	attempt fixture.Ref
 }
 
-// newWork sets everything going in a database, and takes a nonce.
+// newWork sets everything going in a database.
 func newWork(t *testing.T, db *teststack.DB) *work {
 	t.Helper()
 	p := newPlace(t, db)
@@ -42,12 +42,20 @@ func newWork(t *testing.T, db *teststack.DB) *work {
 	w.flying, w.ending = p.fly(p.Held(t, fixture.TaskOptions{})), p.fly(p.Held(t, fixture.TaskOptions{}))
 	require.Equal(t, "ok", w.verdict(p.Revoke(w.ending.Task)))
 	require.Equal(t, "ending", p.RunByID(t, w.ending.Run.ID).State)
-	done := p.Held(t, fixture.TaskOptions{})
-	p.finish(done)
-	w.done = done.Run.ID
-	w.before, w.nonceAt = p.decision(), p.Now(t)
-	require.Equal(t, "ok", w.spend(w.nonceAt), "a nonce that is good before")
+	w.done = p.Held(t, fixture.TaskOptions{})
+	p.finish(w.done)
+	// As long as a test may take on a busy machine.
+	p.Exec(t, `UPDATE nw.runs SET lease_until = deadline WHERE state = 'claimed'`)
+	p.Exec(t, `UPDATE nw.effects SET expires_at = clock_timestamp() + interval '1 hour' WHERE state = 'minted'`)
+	w.remember()
 	return w
+}
+
+// remember takes down the decision, and a nonce that is good.
+func (w *work) remember() {
+	w.t.Helper()
+	w.before, w.nonceAt = w.decision(), w.Now(w.t)
+	require.Equal(w.t, "ok", w.spend(w.nonceAt))
 }
 
 // fly has an effect of a held run admitted, and the guard sees it.
@@ -77,15 +85,22 @@ func (p *place) again(l *fixture.Lane) *fixture.Lane {
 	p.t.Helper()
 	next := *l
 	next.Run, next.Key = p.NewRun(p.t, l.Task), fixture.Random()
+	return p.claim(&next)
+}
+
+// claim claims a lane's run.
+func (p *place) claim(l *fixture.Lane) *fixture.Lane {
+	p.t.Helper()
 	type answer struct {
 		Verdict                       string
 		Fence, Readiness, Incarnation int64
 	}
-	c := next.Claim(fixture.Random())
-	a := one[answer](p, `SELECT verdict, fence, readiness_epoch, incarnation FROM `+c.From, c.Args...)
+	c := l.Claim(fixture.Random())
+	a := one[answer](p, `SELECT verdict, coalesce(fence, 0), coalesce(readiness_epoch, 0), coalesce(incarnation, 0) FROM `+c.From, c.Args...)
 	require.Equal(p.t, "ok", a.Verdict)
-	next.Fence, next.Readiness, next.Incarnation = a.Fence, a.Readiness, a.Incarnation
-	return &next
+	held := *l
+	held.Fence, held.Readiness, held.Incarnation = a.Fence, a.Readiness, a.Incarnation
+	return &held
 }
 
 // finish ends a held run, well.
@@ -133,10 +148,9 @@ type check func(w *work) (violation string)
 // checks are all of them, in an order in which one place can pass them. The first evaluation is goesOn's.
 var checks = []check{admitsAtOnce, goesOn, keepsNonces, keepsRuns, opensEarly, plansLostSlots, reusesFences, reusesNumbers, believesTheOld}
 
-// sound makes every check. All families report good before anybody evaluates: that must not count.
+// sound makes every check.
 func (w *work) sound() {
 	w.t.Helper()
-	w.allGood()
 	for _, c := range checks {
 		require.Empty(w.t, c(w))
 	}
@@ -186,7 +200,7 @@ func keepsRuns(w *work) string {
 			return fmt.Sprintf("a run that was %s: %+v", what, r)
 		}
 	}
-	if s := w.RunByID(w.t, w.done).State; s != "succeeded" {
+	if s := w.RunByID(w.t, w.done.Run.ID).State; s != "succeeded" {
 		return "a run that had ended is " + s
 	}
 	for _, f := range []flight{w.flying, w.ending} {
