@@ -54,8 +54,9 @@ var invariants = []invariant{
 	{"a lane has at most one live run", `SELECT task_id FROM nw.runs WHERE state IN ('queued', 'claimed', 'waiting', 'ending') GROUP BY task_id HAVING count(*) > 1`},
 	{"no run's fence is above its lane's", `SELECT r.id FROM nw.runs r JOIN nw.lanes l USING (task_id) WHERE r.fence > l.fence`},
 	{"a claimed run holds its lane's fence", `SELECT r.id FROM nw.runs r JOIN nw.lanes l USING (task_id) WHERE r.state = 'claimed' AND r.fence <> l.fence`},
-	{"a lane's fence is the number of its claims", `SELECT l.task_id FROM nw.lanes l WHERE l.fence <> (SELECT count(*) FROM nw.audit a WHERE a.task_id = l.task_id
-		AND a.verb = 'claim' AND a.verdict = 'ok' AND (convert_from(a.body, 'UTF8')::json->'more'->>'again') = 'false')`},
+	{"a lane's fence is the number of its claims in their incarnation", `SELECT l.task_id FROM nw.lanes l WHERE l.fence & ((1::bigint << 40) - 1) <> (SELECT count(*) FROM nw.audit a
+		WHERE a.task_id = l.task_id AND a.verb = 'claim' AND a.verdict = 'ok' AND (convert_from(a.body, 'UTF8')::json->'more'->>'again') = 'false'
+		  AND (convert_from(a.body, 'UTF8')::json->'more'->>'fence')::bigint >> 40 = l.fence >> 40)`},
 	{"a run is no older than its lane's epoch while it may act", `SELECT r.id FROM nw.runs r JOIN nw.lanes l USING (task_id)
 		WHERE r.state IN ('queued', 'claimed', 'waiting') AND r.activation_epoch <> l.activation_epoch`},
 	{"a deadline is within the consent and the run's limit", `SELECT r.id FROM nw.runs r JOIN nw.consents c ON c.id = r.consent_id
@@ -86,6 +87,16 @@ var invariants = []invariant{
 	{"late evidence is about an ambiguous effect", `SELECT v.id FROM nw.late_evidence v JOIN nw.effects e ON e.id = v.effect_id WHERE e.state <> 'ambiguous'`},
 	{"every close and open has its log row", `SELECT d.epoch FROM nw.readiness_decision d WHERE d.epoch <> 1 + (SELECT count(*) FROM nw.readiness_log)
 		OR d.epoch <> coalesce((SELECT max(epoch) FROM nw.readiness_log), 1)`},
+	{"incarnations rise, and a promoted standby goes on in its primary's", `SELECT id FROM (SELECT id, reason, incarnation - lag(incarnation) OVER (ORDER BY id) AS step FROM nw.incarnations) i
+		WHERE CASE reason WHEN 'first' THEN step IS NOT NULL WHEN 'promoted' THEN coalesce(step, 1) <> 0 ELSE coalesce(step, 0) < 1 END`},
+	{"every incarnation is audited, and the decision is of the latest", `SELECT d.incarnation FROM nw.readiness_decision d JOIN nw.incarnations i ON i.id = (SELECT max(id) FROM nw.incarnations)
+		WHERE d.incarnation <> i.incarnation OR d.timeline <> i.timeline
+		   OR (SELECT count(*) FROM nw.incarnations WHERE reason <> 'first') <> (SELECT count(*) FROM nw.audit WHERE verb = 'incarnation')`},
+	{"no fence and no admission is of an incarnation that has not begun", `SELECT l.task_id FROM nw.lanes l, nw.readiness_decision d WHERE l.fence >> 40 >= d.incarnation
+		UNION ALL SELECT e.id FROM nw.effects e, nw.readiness_decision d WHERE greatest(e.fence, e.admission) >> 40 >= d.incarnation`},
+	{"a run that is not over was planned, and claimed, in this incarnation", `SELECT r.id FROM nw.runs r, nw.readiness_decision d WHERE r.state = 'claimed' AND r.fence >> 40 <> d.incarnation - 1
+		UNION ALL SELECT r.id FROM nw.runs r JOIN nw.audit p ON p.run_id = r.id AND p.verb = 'plan' WHERE r.live AND p.id < (SELECT max(a.id) FROM nw.audit a
+		WHERE a.verb = 'incarnation' AND (convert_from(a.body, 'UTF8')::json->'more'->>'reason') <> 'promoted')`},
 	{"no report is of a boot that was never numbered", `SELECT r.instance_id FROM nw.readiness_reports r JOIN nw.instances i ON i.id = r.instance_id WHERE r.boot > i.boot`},
 	{"every minted effect is audited", audited("nw.effects", "effect_id", "mint", "true")},
 	{"every admitted effect is audited", audited("nw.effects", "effect_id", "admit", "x.attempt IS NOT NULL")},
