@@ -3,8 +3,10 @@ package failover
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
 	"github.com/nightwarrant/nightwarrant/internal/teststack/fixture"
@@ -71,18 +73,45 @@ func credulous(w *work) string {
 	return ""
 }
 
+// crowded: every evaluator finds it at the same moment.
+func crowded(w *work) string {
+	gate, err := w.Owner.Begin(within(w.t))
+	require.NoError(w.t, err)
+	_, err = gate.Exec(within(w.t), `SELECT nw.alone()`)
+	require.NoError(w.t, err)
+	var all errgroup.Group
+	for range 4 {
+		all.Go(func() error {
+			_, err := w.Owner.Exec(within(w.t), `SELECT nw.evaluate()`)
+			return err
+		})
+	}
+	require.Eventually(w.t, func() bool {
+		return fixture.Value[int64](w.t, w.World, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 4
+	}, patience, 10*time.Millisecond)
+	require.NoError(w.t, gate.Commit(within(w.t)))
+	require.NoError(w.t, all.Wait())
+	if h := w.history(); len(h) != 3 { // with the place that was made believe
+		return fmt.Sprint(h)
+	}
+	return ""
+}
+
 // Each check fails on a database in which a bug of its kind is planted, and on a sound one all pass.
 func TestPlantedFailovers(t *testing.T) {
 	t.Parallel()
 	t.Run("none", func(t *testing.T) {
 		t.Parallel()
-		w := newWork(t, teststack.Database(t))
-		w.elsewhere()
-		w.sound()
-		for _, c := range []check{credulous, forgetful, unaware} {
+		moved := newWork(t, teststack.Database(t))
+		moved.elsewhere()
+		moved.sound()
+		for _, c := range []struct {
+			lose  func(*work)
+			check check
+		}{{(*work).elsewhere, crowded}, {(*work).here, credulous}, {(*work).here, forgetful}, {(*work).here, unaware}} {
 			w := newWork(t, teststack.Database(t))
-			w.here()
-			require.Empty(t, c(w))
+			c.lose(w)
+			require.Empty(t, c.check(w))
 		}
 	})
 	for _, c := range []struct {
@@ -94,6 +123,7 @@ func TestPlantedFailovers(t *testing.T) {
 		{"admitting on any timeline", (*work).elsewhere, admitsAtOnce, []bug{{"admitting", " AND timeline = nw.timeline()", ""}}},
 		{"a failover that goes on", (*work).elsewhere, goesOn, []bug{{"relocate", "IF NOT known THEN", "IF false THEN"}}},
 		{"a new incarnation at each evaluation", (*work).elsewhere, goesOn, []bug{{"reincarnate", "VALUES (n, h.system_id, h.timeline, p_reason, t)", "VALUES (n, h.system_id, h.timeline + 1, p_reason, t)"}}},
+		{"an incarnation for each evaluator", (*work).elsewhere, crowded, []bug{{"relocate", "PERFORM nw.alone();\n  SELECT * INTO STRICT i FROM incarnations ORDER BY id DESC LIMIT 1;", "PERFORM nw.alone();"}}},
 		{"runs that go on", (*work).elsewhere, keepsRuns, []bug{{"reincarnate", "FOR r IN SELECT id FROM runs WHERE live ORDER BY id LOOP", "FOR r IN SELECT id FROM runs WHERE live AND state <> 'queued' ORDER BY id LOOP"}}},
 		{"effects that stay in flight", (*work).elsewhere, keepsRuns, []bug{{"reincarnate", "AND x.state = 'admitted'", "AND false"}}},
 		{"nonces that live on", (*work).elsewhere, keepsNonces, []bug{{"reincarnate", "after = greatest(after, t + interval '5 seconds')", "after = after"}}},
