@@ -82,8 +82,7 @@ func (c Conn) Release() { c.conn.Release() }
 func (c Conn) Call(ctx context.Context, sql string, args []any, dest ...any) (Outcome, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	err := c.conn.QueryRow(ctx, sql, args...).Scan(dest...)
-	return Classify(err), err
+	return c.outcome(c.conn.QueryRow(ctx, sql, args...).Scan(dest...))
 }
 
 // Try is Call for a statement that is committed only when keep, asked once its
@@ -99,8 +98,7 @@ func (c Conn) Try(ctx context.Context, keep func() bool, sql string, args []any,
 		_ = tx.Rollback(ctx) // a connection that cannot undo is closed, and undoes that way
 		return NotApplied, err
 	}
-	err = tx.Commit(ctx)
-	return Classify(err), err
+	return c.outcome(tx.Commit(ctx))
 }
 
 // Classify tells the outcome of one implicit transaction from its error

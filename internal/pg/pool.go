@@ -87,7 +87,9 @@ func poolConfig(c Config) (*pgxpool.Config, error) {
 	config.ConnConfig.ConnectTimeout = connectTimeout
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
 	config.ConnConfig.StatementCacheCapacity = statementCache
+	config.ConnConfig.OnNotice = heed
 	config.ConnConfig.RuntimeParams["application_name"] = orDefault(c.Name, defaultName)
+	config.ConnConfig.RuntimeParams["client_min_messages"] = "warning"
 	return config, nil
 }
 
