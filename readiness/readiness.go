@@ -14,6 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/nightwarrant/nightwarrant/internal/elapsed"
 )
 
 // Timing of the loops. Reports live three seconds and decisions two, both by
@@ -60,8 +62,9 @@ type Gate struct {
 
 type remembered struct {
 	Decision
-	asked time.Time // before the question was sent; monotonic
-	lost  bool      // or the database has not answered, and this is when that was noticed
+	asked time.Time     // before the question was sent; monotonic
+	age   elapsed.Watch // since then, on the clock that says most: a machine may have been suspended
+	lost  bool          // or the database has not answered, and this is when that was noticed
 }
 
 // NewGate returns a gate that has not asked yet, and so is closed.
@@ -90,7 +93,7 @@ func (g *Gate) Known() Decision {
 	if r == nil {
 		return Decision{Reason: "start"}
 	}
-	d, age := r.Decision, time.Since(r.asked)
+	d, age := r.Decision, r.age.Elapsed()
 	d.Valid -= age
 	if age > MaxCacheAge || d.Valid <= 0 {
 		if d.Open {
@@ -104,17 +107,17 @@ func (g *Gate) Known() Decision {
 // Fresh tells whether the database has answered of late: is this replica worth routing to.
 func (g *Gate) Fresh() bool {
 	r := g.last.Load()
-	return r != nil && !r.lost && time.Since(r.asked) <= MaxCacheAge+EvaluateEvery
+	return r != nil && !r.lost && r.age.Elapsed() <= MaxCacheAge+EvaluateEvery
 }
 
 // Current asks the database for the decision as it stands.
 func (g *Gate) Current(ctx context.Context) (Decision, error) {
-	asked := time.Now()
+	asked, age := time.Now(), elapsed.Start(nil)
 	d, err := readDecision(ctx, g.pool)
 	if err != nil {
 		return Decision{Reason: "unreachable", Family: "store"}, err
 	}
-	g.remember(d, asked)
+	g.remember(&remembered{Decision: d, asked: asked, age: age})
 	return g.Known(), nil
 }
 
@@ -135,11 +138,10 @@ func (g *Gate) highest() Decision {
 
 // remember never goes back to an older epoch or sequence, nor to an answer from
 // before the database was lost.
-func (g *Gate) remember(d Decision, asked time.Time) {
-	next := &remembered{Decision: d, asked: asked}
+func (g *Gate) remember(next *remembered) {
 	for {
 		old := g.last.Load()
-		if old != nil && (old.Incarnation > d.Incarnation || old.Incarnation == d.Incarnation && old.Sequence > d.Sequence || old.lost && asked.Before(old.asked)) {
+		if old != nil && (old.Incarnation > next.Incarnation || old.Incarnation == next.Incarnation && old.Sequence > next.Sequence || old.lost && next.asked.Before(old.asked)) {
 			return
 		}
 		if g.last.CompareAndSwap(old, next) {
@@ -160,7 +162,7 @@ func (g *Gate) lose(err error) {
 		if old == nil {
 			return
 		}
-		next := &remembered{Decision: old.Decision, asked: time.Now(), lost: true}
+		next := &remembered{Decision: old.Decision, asked: time.Now(), age: elapsed.Start(nil), lost: true}
 		next.Open, next.Valid, next.Reason, next.Family = false, 0, Unreachable, "store"
 		if g.last.CompareAndSwap(old, next) {
 			return
