@@ -10,12 +10,32 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/nightwarrant/nightwarrant/internal/elapsed"
 )
 
 func remembering(d Decision, asked time.Time) *Gate {
 	g := NewGate(nil, slog.New(slog.DiscardHandler))
-	g.remember(d, asked)
+	g.remember(answered(d, asked))
 	return g
+}
+
+func answered(d Decision, asked time.Time) *remembered {
+	return &remembered{Decision: d, asked: asked, age: elapsed.Start(nil)}
+}
+
+// A copy ages with the clock that says most: what was open before a machine was suspended is closed after it.
+func TestASuspendedMachineKnowsNothing(t *testing.T) {
+	t.Parallel()
+	var boot time.Duration
+	g := NewGate(nil, slog.New(slog.DiscardHandler))
+	r := answered(opened, time.Now())
+	r.age = elapsed.StartOn(time.Now, func() time.Duration { return boot })
+	g.remember(r)
+	require.True(t, g.Known().Open && g.Fresh())
+	boot = time.Minute
+	assert.False(t, g.Known().Open)
+	assert.False(t, g.Fresh())
 }
 
 var opened = Decision{Open: true, Epoch: 4, Sequence: 10, Incarnation: 1, Valid: time.Hour, Reason: Good}
@@ -57,16 +77,16 @@ func TestAfterALoss(t *testing.T) {
 	g.lose(errors.New("gone"))
 	late := opened
 	late.Sequence++
-	g.remember(late, before)
+	g.remember(answered(late, before))
 	assert.False(t, g.Known().Open)
-	g.remember(opened, time.Now())
+	g.remember(answered(opened, time.Now()))
 	assert.True(t, g.Known().Open)
 	assert.True(t, g.Fresh())
 
 	older := opened
 	older.Sequence--
 	g.lose(errors.New("gone"))
-	g.remember(older, time.Now())
+	g.remember(answered(older, time.Now()))
 	assert.False(t, g.Known().Open, "a loss lets no older decision in")
 }
 
