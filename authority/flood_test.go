@@ -14,6 +14,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/authority"
 	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/authority/capability"
 	"github.com/nightwarrant/nightwarrant/internal/authoritytest"
 )
 
@@ -95,10 +96,10 @@ var floods = []flood{
 			return s.guard.Admit(ask)
 		}
 	}},
-	{"a component of an earlier boot", false, func(s stage) func() authoritytest.Answer {
-		earlier := s.Guard()
-		*s.guard = *s.Guard()
+	{"a component, with the key of another earlier boot each time", false, func(s stage) func() authoritytest.Answer {
 		return func() authoritytest.Answer {
+			earlier := *s.guard
+			*s.guard = *s.Guard()
 			return s.Send(s.Bearing(earlier.Key, earlier.Token, "POST", api.PathNonces, api.NoncesRequest{Count: 1}))
 		}
 	}},
@@ -367,6 +368,13 @@ func TestFloodBeforeAnythingIsProved(t *testing.T) {
 				func() *http.Request {
 					return h.Form(h.Key(), authoritytest.ClaimForm(authoritytest.NewAttempt(), h.Assertion("system:serviceaccount:jobs:stranger")))
 				},
+				func() *http.Request { // has not been given a nonce yet
+					s := h.Form(h.Key(), authoritytest.ClaimForm(authoritytest.NewAttempt(), "x.y.z"))
+					proof, err := capability.NewProof(h.Key(), capability.ProofParams{Method: "POST", URL: h.URL + api.PathToken, Now: time.Now()})
+					require.NoError(t, err)
+					s.Header.Set(api.HeaderProof, proof)
+					return s
+				},
 			} {
 				if a := h.Send(send()); a.Status >= http.StatusBadRequest {
 					want[a.Problem().Code]++
@@ -382,6 +390,7 @@ func TestFloodBeforeAnythingIsProved(t *testing.T) {
 	assert.Equal(t, singles, single)
 	assert.Greater(t, len(want), 4)
 	assert.Contains(t, want, api.InvalidClient)
+	assert.Contains(t, want, api.UseDPoPNonce)
 	for code, n := range want {
 		if code == api.UseDPoPNonce {
 			n = 0 // a challenge is no refusal
