@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -95,6 +96,7 @@ type bench struct {
 	next    int // of faults
 	result  Result
 	reopens []time.Duration
+	closes  int // while nothing was done to a stack
 }
 
 // Run measures. What cannot be tried on this machine is said aloud on warn. The
@@ -162,7 +164,7 @@ func (b *bench) lane(ctx context.Context, i int, faulty *sync.WaitGroup) (err er
 
 // clean watches a stack under load that nothing is done to.
 func (b *bench) clean(ctx context.Context, l *lane) error {
-	if _, err := l.steady(ctx); err != nil {
+	if err := l.steady(ctx); err != nil {
 		return err
 	}
 	if _, err := l.count(ctx); err != nil {
@@ -175,8 +177,9 @@ func (b *bench) clean(ctx context.Context, l *lane) error {
 	c, err := l.count(ctx)
 	watched := time.Since(began).Seconds()
 	b.note(func(r *Result) {
-		r.FalseCloses = (r.FalseCloses*r.CleanS + float64(c.closes)*3600) / (r.CleanS + watched)
-		r.CleanS += watched
+		b.closes += c.closes
+		r.CleanS += math.Round(watched)
+		r.FalseCloses = float64(b.closes) * 3600 / r.CleanS
 	})
 	l.say("was left alone for %.0f s: it closed %d times", watched, c.closes)
 	return err
@@ -230,7 +233,7 @@ func faultOf(done []injection) Fault {
 func (b *bench) byHand(ctx context.Context, l *lane) error {
 	e, err := l.closeByHand(ctx, b.Options.Explicit)
 	s := spreadOf(e.took)
-	b.note(func(r *Result) { r.Explicit = Explicit{len(e.took), s.p50, s.p99, s.most, e.late, e.rate} })
+	b.note(func(r *Result) { r.Explicit = Explicit{len(e.took), s.p50, s.p99, s.most, e.late, math.Round(e.rate)} })
 	return err
 }
 

@@ -9,10 +9,11 @@ import (
 
 // injection is what one fault did.
 type injection struct {
-	admitted time.Duration // from the fault to the last admission before the close, answered
-	applied  time.Duration // and to the last effect before the close, applied
-	reopened time.Duration // from the healing to the opening
-	late     int           // admissions between the close and the opening
+	admitted time.Duration  // from the fault to the last admission before the close, answered
+	applied  time.Duration  // and to the last effect before the close, applied
+	reopened time.Duration  // from the healing to the opening
+	late     int            // admissions between the close and the opening
+	verbs    map[string]int // of those
 }
 
 const (
@@ -37,16 +38,19 @@ func (l *lane) try(ctx context.Context, f fault, n int) (done []injection, err e
 		}
 		l.say("%-21s %2d of %d: last admitted after %5.0f ms, last applied after %5.0f ms, %d after the close; open again %4.1f s after healing",
 			f.kind, i+1, n, milli(one.admitted), milli(one.applied), one.late, one.reopened.Seconds())
+		if one.late > 0 {
+			l.say("%-21s admitted after the close, by verb: %v", f.kind, one.verbs)
+		}
 		done = append(done, one)
 	}
 	return done, nil
 }
 
 func (l *lane) inject(ctx context.Context, f fault) (one injection, err error) {
-	before, err := l.steady(ctx)
-	if err != nil {
+	if err := l.steady(ctx); err != nil {
 		return one, err
 	}
+	l.meter.forget(time.Now().Add(-time.Minute))
 	if _, err := l.count(ctx); err != nil { // what was before is not this one's
 		return one, err
 	}
@@ -56,14 +60,15 @@ func (l *lane) inject(ctx context.Context, f fault) (one injection, err error) {
 	if err := f.strike(striking, l); err != nil {
 		return one, fmt.Errorf("the fault could not be brought about: %w", err)
 	}
-	if err := l.closed(ctx, f, before.epoch); err != nil {
+	if err := l.closed(ctx, f); err != nil {
 		return one, err
 	}
 	healed := time.Now()
 	if err := l.mend(ctx, f); err != nil {
 		return one, err
 	}
-	if _, err := l.await(ctx, openWithin, "the opening", func(s state) bool { return s.open && s.epoch > before.epoch }); err != nil {
+	opened, err := l.await(ctx, openWithin, "the opening", func(s state) bool { return s.open })
+	if err != nil {
 		return one, err
 	}
 	one.reopened = time.Since(healed)
@@ -71,8 +76,8 @@ func (l *lane) inject(ctx context.Context, f fault) (one injection, err error) {
 	if err != nil {
 		return one, err
 	}
-	one.late = c.late
-	one.admitted = sinceFault(began, l.load.last(before.epoch))
+	one.late, one.verbs = c.late, c.lateVerb
+	one.admitted = sinceFault(began, l.load.last(opened.epoch))
 	one.applied = sinceFault(began, l.meter.latest(c.last))
 	if f.down && one.admitted > down {
 		return one, errors.New("a decision of before the outage admitted after it")
@@ -96,7 +101,7 @@ func sinceFault(fault, last time.Time) time.Duration { return max(0, last.Sub(fa
 
 // closed waits for the close and marks it. A database that is away is left so
 // until a decision of before has run out.
-func (l *lane) closed(ctx context.Context, f fault, epoch int64) error {
+func (l *lane) closed(ctx context.Context, f fault) error {
 	if f.down {
 		if !until(ctx, time.Now().Add(down)) {
 			return ctx.Err()
@@ -111,7 +116,7 @@ func (l *lane) closed(ctx context.Context, f fault, epoch int64) error {
 		return fmt.Errorf("it was closed and is not: %w", err)
 	}
 	_, err = l.await(ctx, closeWithin, "the reason "+f.family+" "+f.reason, func(s state) bool {
-		return !s.open && (f.family == "" || s.family == f.family && s.epoch > epoch) && (f.reason == "" || s.reason == f.reason)
+		return !s.open && (f.family == "" || s.family == f.family) && (f.reason == "" || s.reason == f.reason)
 	})
 	return err
 }

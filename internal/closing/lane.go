@@ -229,7 +229,7 @@ func (l *lane) await(ctx context.Context, limit time.Duration, what string, f fu
 		if s, err = l.state(ctx); err == nil && f(s) {
 			return s, nil
 		}
-		if !until(ctx, time.Now().Add(5*time.Millisecond)) {
+		if !until(ctx, time.Now().Add(10*time.Millisecond)) {
 			return s, errors.Join(fmt.Errorf("%s did not come about within %s; it is %+v", what, limit, s), err)
 		}
 	}
@@ -240,23 +240,23 @@ func (l *lane) waitOpen(ctx context.Context) error {
 	return err
 }
 
-// steady waits until everything is admitted and applied again, and for a moment
-// that has nothing to do with when anybody reports.
-func (l *lane) steady(ctx context.Context) (state, error) {
+// steady waits until everything is admitted and applied again, and then for a
+// moment that has nothing to do with when anybody reports.
+func (l *lane) steady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, openWithin)
 	defer cancel()
-	for {
+	phase := time.Duration(rand.Int64N(int64(time.Second))) //nolint:gosec // no secret
+	for quiet := time.Now(); time.Since(quiet) < phase; {
 		s, err := l.state(ctx)
-		applied := l.meter.latest(math.MaxInt64)
-		if err == nil && s.open && time.Since(l.load.last(s.epoch)) < 200*time.Millisecond && time.Since(applied) < time.Second {
-			if until(ctx, time.Now().Add(time.Duration(rand.Int64N(int64(time.Second))))) { //nolint:gosec // a phase, no secret
-				return l.state(ctx)
-			}
+		admitted, applied := time.Since(l.load.last(s.epoch+1)), time.Since(l.meter.latest(math.MaxInt64))
+		if err != nil || !s.open || admitted > 200*time.Millisecond || applied > time.Second {
+			quiet = time.Now()
 		}
 		if !until(ctx, time.Now().Add(20*time.Millisecond)) {
-			return s, errors.Join(fmt.Errorf("admissions and effects did not go on; it is %+v, %d admitted, last applied %s ago", s, l.load.total(), time.Since(applied)), l.load.lastRefusal(), err)
+			return errors.Join(fmt.Errorf("admissions and effects do not go on: it is %+v, the last one was admitted %s and applied %s ago", s, admitted, applied), l.load.lastRefusal(), err)
 		}
 	}
+	return nil
 }
 
 // seal marks the point after which nothing can be admitted before the next

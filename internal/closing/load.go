@@ -80,11 +80,16 @@ func (l *load) note(epoch int64, at time.Time) {
 	}
 }
 
-// last is when the last admission under an epoch was answered; zero when there was none.
-func (l *load) last(epoch int64) time.Time {
+// last is when the last admission under an epoch below this one was answered; zero when there was none.
+func (l *load) last(below int64) (at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.granted[epoch]
+	for epoch, granted := range l.granted {
+		if epoch < below && granted.After(at) {
+			at = granted
+		}
+	}
+	return at
 }
 
 func (l *load) total() int {

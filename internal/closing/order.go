@@ -42,7 +42,7 @@ type counted struct {
 	late     int            // between a close and the next opening: must be 0
 	lateVerb map[string]int // by verb
 	closes   int
-	last     int64    // the highest number of an effect that was admitted before the first close
+	last     int64    // the highest number of an effect that was admitted before the last close
 	wrong    []string // what else must not be
 }
 
@@ -112,9 +112,7 @@ func (o *order) shut() {
 	if !o.open {
 		return
 	}
-	if o.closes == 0 {
-		o.last = o.highest
-	}
+	o.last = o.highest
 	o.closes++
 	o.open = false
 }
