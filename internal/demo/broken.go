@@ -126,11 +126,7 @@ func (s *Stack) StartWorker(name, guard string) error {
 		return err
 	}
 	c.Guard = guard
-	text, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(file, text, 0o600); err != nil {
+	if err := c.write(file); err != nil {
 		return err
 	}
 	_, err = s.start(name, "demo-worker", "--config", file)

@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -70,7 +69,7 @@ republish: 5s
 		publish, subscribe := natsqueue.Subjects(q)
 		users += natsUser(role, s.passwords["nats-"+role], publish, subscribe)
 		for _, w := range workers {
-			if files[w+".json"], err = s.workerConfig(w, role, at, q); err != nil {
+			if err := s.workerConfig(w, role, at, q).write(s.path("config", w+".json")); err != nil {
 				return err
 			}
 		}
@@ -85,13 +84,12 @@ republish: 5s
 	return nil
 }
 
-func (s *Stack) workerConfig(worker, role, at, q string) (string, error) {
+func (s *Stack) workerConfig(worker, role, at, q string) WorkerConfig {
 	c := WorkerConfig{Authority: s.Origin(), Client: "books", AssertionFile: s.path("tokens", worker), Guard: s.GuardURI(), NATS: at, Queue: q}
 	if s.ownQueue() {
 		c.User, c.Password = role, s.passwords["nats-"+role]
 	}
-	text, err := json.Marshal(c)
-	return string(text), err
+	return c
 }
 
 // natsUser is a line of the NATS file.

@@ -27,6 +27,15 @@ func ReadWorker(path string) (c WorkerConfig, err error) {
 	return c, json.Unmarshal(text, &c)
 }
 
+// write writes a worker's file, which is for the worker only.
+func (c WorkerConfig) write(path string) error {
+	text, err := json.Marshal(c) //nolint:gosec // it holds the password of the worker's own queue
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, text, 0o600)
+}
+
 // RunWorker is the demo's task: two entries in the ledger, each once for a run,
 // whoever runs it and however often it is interrupted.
 func RunWorker(ctx context.Context, c WorkerConfig, log *slog.Logger) error {
