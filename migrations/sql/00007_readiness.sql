@@ -326,8 +326,15 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE who record; seen bigint := (greatest(p_fence, p_admission) >> 40) + 1; behind boolean;
 BEGIN
   behind := p_kind = 'guard' AND nw.unheard(seen, p_admission);
-  IF NOT p_healthy OR behind THEN PERFORM nw.alone(); END IF; -- before any row: P2
+  -- A look before the lock: what would be refused anyway, and a stolen report most of all, does not take the gate from everybody.
+  IF EXISTS (SELECT FROM replay WHERE slot = floor(extract(epoch FROM p_nonce_at) / 60)::bigint % 16 AND minute = floor(extract(epoch FROM p_nonce_at) / 60) AND digest = p_proof) THEN
+    PERFORM nw.spend_proof(p_nonce_at, p_proof);
+  END IF;
   SELECT * INTO who FROM nw.component_verdict(p_component, p_kind, p_instance, p_boot, p_jkt);
+  IF (NOT p_healthy OR behind) AND who.verdict = 'ok' AND nw.nonce_verdict(p_nonce_at) = 'ok' THEN
+    PERFORM nw.alone(); -- before any row: P2
+    SELECT * INTO who FROM nw.component_verdict(p_component, p_kind, p_instance, p_boot, p_jkt);
+  END IF;
   verdict := CASE
     WHEN who.verdict <> 'ok' THEN who.verdict
     WHEN p_kind = 'guard' AND p_family <> 'guards' THEN 'unknown_family'
