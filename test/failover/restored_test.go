@@ -46,9 +46,9 @@ func TestAnOlderCopy(t *testing.T) {
 	assert.Equal(t, []string{"first 1", "restored 2"}, replica.history(), "once")
 	assert.Empty(t, keepsRuns(replica))
 
-	number.found("a guard that has seen another admission", 2)
+	number.found("a guard that has seen another admission", 2, checks[1:]...) // the first is about what an evaluation finds by itself
 	fence.guard.Admission = 0
-	fence.found("a guard that has seen a later incarnation", 3)
+	fence.found("a guard that has seen a later incarnation", 3, goesOn, reusesFences, reusesNumbers)
 }
 
 // watching evaluates as a replica does, until t ends.
@@ -75,14 +75,14 @@ func (w *work) laterIncarnation() {
 }
 
 // found lets the guard report what it has seen: a new incarnation, once, and everything that comes with one.
-func (w *work) found(by string, incarnation int64) {
+func (w *work) found(by string, incarnation int64, then ...check) {
 	w.t.Helper()
 	require.Equal(w.t, w.before.Incarnation, w.evaluate().Incarnation, "nobody else can tell")
 	require.Equal(w.t, "ok", w.verdict(w.report()))
 	require.Equal(w.t, incarnation, w.decision().Incarnation, by)
 	require.Equal(w.t, "ok", w.verdict(w.report()))
 	require.Len(w.t, w.history(), 2, "each further report is a new incarnation")
-	for _, c := range checks[1:] { // the first is about what an evaluation finds by itself
+	for _, c := range then {
 		require.Empty(w.t, c(w), by)
 	}
 }
