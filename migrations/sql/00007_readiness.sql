@@ -334,6 +334,8 @@ BEGIN
   IF (NOT p_healthy OR behind) AND who.verdict = 'ok' AND nw.nonce_verdict(p_nonce_at) = 'ok' THEN
     PERFORM nw.alone(); -- before any row: P2
     SELECT * INTO who FROM nw.component_verdict(p_component, p_kind, p_instance, p_boot, p_jkt);
+  ELSE
+    behind := false; -- whoever has become acceptable since then is heard at its next report
   END IF;
   verdict := CASE
     WHEN who.verdict <> 'ok' THEN who.verdict
