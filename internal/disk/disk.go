@@ -42,12 +42,12 @@ func roomAt(path string) (room, error) {
 		return room{}, fmt.Errorf("cannot be examined: %w", err)
 	}
 	block := uint64(s.Bsize)
-	return room{s.Blocks * block, uint64(s.Bavail) * block, s.Files, uint64(s.Ffree)}, nil
+	return room{s.Blocks * block, s.Bavail * block, s.Files, uint64(s.Ffree)}, nil
 }
 
 func ignoringSignals(call func() error) error {
 	for {
-		if err := call(); err != unix.EINTR {
+		if err := call(); !errors.Is(err, unix.EINTR) {
 			return err
 		}
 	}
