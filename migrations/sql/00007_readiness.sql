@@ -97,25 +97,35 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- end_lost ends runs of an earlier incarnation as ambiguous, at most so many at once, and returns how many: all within a role's time-out, however many
+-- there are. The caller holds the gate alone; it is closed, and nw.evaluate opens nothing before none is left.
+-- +goose StatementBegin
+CREATE FUNCTION nw.end_lost(p_limit integer) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
+DECLARE lost bigint[]; r bigint; e effects;
+BEGIN
+  lost := ARRAY(SELECT id FROM runs WHERE live AND created_at <= (SELECT max(i.at) FROM incarnations i WHERE i.reason IN ('failover', 'restored')) ORDER BY id LIMIT p_limit);
+  PERFORM FROM lanes WHERE task_id IN (SELECT task_id FROM runs WHERE id = ANY (lost)) ORDER BY task_id FOR NO KEY UPDATE;
+  PERFORM FROM runs WHERE id = ANY (lost) ORDER BY id FOR NO KEY UPDATE;
+  FOREACH r IN ARRAY lost LOOP
+    FOR e IN SELECT x.* FROM effects x WHERE x.run_id = r AND x.state = 'admitted' ORDER BY x.id FOR NO KEY UPDATE LOOP
+      PERFORM nw.land(e, 'ambiguous');
+      PERFORM nw.note('expire_effect', 'ok', e.task_id, e.run_id, e.id, json_build_object('attempt', nw.hex(e.attempt), 'reason', 'incarnation'));
+    END LOOP;
+    IF EXISTS (SELECT FROM runs WHERE id = r AND live) THEN PERFORM nw.finish_run(r, 'ambiguous'); END IF;
+  END LOOP;
+  RETURN cardinality(lost);
+END $$;
+-- +goose StatementEnd
+
 -- reincarnate starts a new incarnation, closed (P24): this database is another than the one that was served from, or an older state of it, and
 -- what was done in between is not known here. Every run that is not over ends ambiguous; nonces that were issued before are dead; fences,
 -- slots and admission numbers go on above all that can have been. p_seen is the latest incarnation that anybody remembers. The caller holds
 -- the gate alone.
 -- +goose StatementBegin
 CREATE FUNCTION nw.reincarnate(p_reason text, p_seen bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
-DECLARE n bigint; h record; r record; e effects; ended bigint := 0; t timestamptz;
+DECLARE n bigint; h record; t timestamptz;
 BEGIN
   PERFORM nw.shut('incarnation', 'store', false);
-  PERFORM FROM lanes WHERE task_id IN (SELECT task_id FROM runs WHERE live) ORDER BY task_id FOR NO KEY UPDATE;
-  PERFORM FROM runs WHERE live ORDER BY id FOR NO KEY UPDATE;
-  FOR r IN SELECT id FROM runs WHERE live ORDER BY id LOOP
-    FOR e IN SELECT x.* FROM effects x WHERE x.run_id = r.id AND x.state = 'admitted' ORDER BY x.id FOR NO KEY UPDATE LOOP
-      PERFORM nw.land(e, 'ambiguous');
-      PERFORM nw.note('expire_effect', 'ok', e.task_id, e.run_id, e.id, json_build_object('attempt', nw.hex(e.attempt), 'reason', p_reason));
-    END LOOP;
-    IF EXISTS (SELECT FROM runs WHERE id = r.id AND live) THEN PERFORM nw.finish_run(r.id, 'ambiguous'); END IF;
-    ended := ended + 1;
-  END LOOP;
   t := clock_timestamp();
   SELECT * INTO STRICT h FROM nw.here();
   UPDATE readiness_decision SET incarnation = greatest(incarnation, p_seen) + 1, timeline = h.timeline, epoch = epoch + 1, sequence = sequence + 1, since = t,
@@ -125,7 +135,9 @@ BEGIN
     SELECT 'closed', d.epoch, n, d.requirement, 'incarnation', 'store', i.digest FROM readiness_decision d, nw.inputs(NULL) i;
   UPDATE ring_floors SET after = greatest(after, t + interval '5 seconds'); -- a replica's clock may be ahead of this one
   PERFORM setval('admissions', (n - 1) << 40); -- as fences do: a number tells its incarnation
-  PERFORM nw.note('incarnation', 'ok', NULL, NULL, NULL, json_build_object('incarnation', n, 'reason', p_reason, 'timeline', h.timeline, 'runs', ended));
+  PERFORM nw.note('incarnation', 'ok', NULL, NULL, NULL, json_build_object('incarnation', n, 'reason', p_reason, 'timeline', h.timeline,
+    'runs', (SELECT count(*) FROM runs WHERE live)));
+  PERFORM nw.end_lost(200);
 END $$;
 -- +goose StatementEnd
 
@@ -176,6 +188,12 @@ BEGIN
     SELECT * INTO STRICT d FROM readiness_decision;
     IF (p_incarnation, p_sequence) > (d.incarnation, d.sequence) THEN PERFORM nw.reincarnate('restored', p_incarnation); END IF;
     SELECT * INTO STRICT d FROM readiness_decision;
+    RETURN d;
+  END IF;
+  IF d.incarnation > 1 AND d.state = 'closed' AND EXISTS (SELECT FROM runs WHERE live
+       AND created_at <= (SELECT max(x.at) FROM incarnations x WHERE x.reason IN ('failover', 'restored'))) THEN
+    PERFORM nw.alone();
+    PERFORM nw.end_lost(200);
     RETURN d;
   END IF;
   SELECT * INTO STRICT q FROM readiness_requirements WHERE generation = d.requirement;
