@@ -183,15 +183,14 @@ func ownDisk(ctx context.Context, l *lane) (func(context.Context) error, error) 
 		return nil, skipped("only root can mount a file system to be filled")
 	}
 	dir := l.stack.Path(auditDisk)
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, diskOptions); err != nil {
+	if err := mount(dir); err != nil {
 		return nil, skipped(fmt.Sprintf("a tmpfs cannot be mounted: %v", err))
 	}
-	unmount := func() error { return syscall.Unmount(dir, 0) }
 	undo := func(ctx context.Context) error {
-		return errors.Join(l.execute(ctx, `ALTER TABLE nw.audit SET TABLESPACE pg_default`, `CHECKPOINT`, `DROP TABLESPACE IF EXISTS audit_disk`), unmount())
+		return errors.Join(l.execute(ctx, `ALTER TABLE nw.audit SET TABLESPACE pg_default`, `CHECKPOINT`, `DROP TABLESPACE IF EXISTS audit_disk`), unmount(dir))
 	}
 	if err := l.stack.Postgres().Own(dir); err != nil {
-		return nil, errors.Join(err, unmount())
+		return nil, errors.Join(err, unmount(dir))
 	}
 	if err := l.execute(ctx, `CREATE TABLESPACE audit_disk LOCATION '`+dir+`'`, `ALTER TABLE nw.audit SET TABLESPACE audit_disk`); err != nil {
 		return nil, errors.Join(err, undo(ctx))

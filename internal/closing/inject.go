@@ -25,16 +25,16 @@ const (
 // heal, or was counted wrongly.
 func (l *lane) try(ctx context.Context, f fault, n int) (done []injection, err error) {
 	if f.prepare != nil {
-		undo, err := f.prepare(ctx, l)
-		if err != nil {
-			return nil, err
+		undo, unable := f.prepare(ctx, l)
+		if unable != nil {
+			return nil, unable
 		}
 		defer func() { err = errors.Join(err, undo(context.WithoutCancel(ctx)), l.waitOpen(ctx)) }()
 	}
 	for i := range n {
-		one, err := l.inject(ctx, f)
-		if err != nil {
-			return done, fmt.Errorf("%s: %w", f.kind, err)
+		one, failed := l.inject(ctx, f)
+		if failed != nil {
+			return done, fmt.Errorf("%s: %w", f.kind, failed)
 		}
 		l.say("%-21s %2d of %d: last admitted after %5.0f ms, last applied after %5.0f ms, %d after the close; open again %4.1f s after healing",
 			f.kind, i+1, n, milli(one.admitted), milli(one.applied), one.late, one.reopened.Seconds())

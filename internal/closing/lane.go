@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
 	"github.com/nightwarrant/nightwarrant/internal/demo"
 	"github.com/nightwarrant/nightwarrant/internal/dev"
@@ -151,14 +152,22 @@ func (l *lane) startWorkers(context.Context) error {
 // consent applies the tasks and has their owner agree to each.
 func (l *lane) consent(ctx context.Context) error {
 	_, people := l.stack.Issuers()
-	if err := l.stack.Apply(ctx, "closing-tasks.yaml", taskDocuments(people)); err != nil {
+	if err := l.whenOpen(ctx, func() error { return l.stack.Apply(ctx, "closing-tasks.yaml", taskDocuments(people)) }); err != nil {
 		return err
 	}
-	given, err := l.stack.ConsentToAll(ctx)
-	if err == nil && len(given) != tasks+holders {
-		err = fmt.Errorf("%d consents were given, %d wanted", len(given), tasks+holders)
+	return l.whenOpen(ctx, func() error { return l.stack.ConsentToAll(ctx) })
+}
+
+// whenOpen does something that needs an open gate, again when the gate has closed meanwhile: a busy machine may do that.
+func (l *lane) whenOpen(ctx context.Context, f func() error) error {
+	for {
+		if err := l.waitOpen(ctx); err != nil {
+			return err
+		}
+		if err := f(); err == nil || !strings.Contains(err.Error(), string(api.AdmissionClosed)) {
+			return err
+		}
 	}
-	return err
 }
 
 // hold claims the runs that the direct load renews, when they have been planned.

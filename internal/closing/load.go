@@ -13,8 +13,9 @@ import (
 const (
 	holders  = 16 // runs that are held, each on a connection of its own
 	answerIn = 2 * time.Second
-	arrears  = time.Second // what was due longer ago is left out: after an outage there is no burst
-	leaseMS  = 60_000      // longer than anything stays closed
+	arrears  = time.Second            // what was due longer ago is left out: after an outage there is no burst
+	noStorm  = 500 * time.Millisecond // after an error, so that a server which comes up is not met by a storm of connections
+	leaseMS  = 60_000                 // longer than anything stays closed
 )
 
 // load admits directly, as a replica does and without its HTTP: renewals of
@@ -113,7 +114,9 @@ func (l *load) openLoop(ctx context.Context, perSecond int) {
 		all.Go(func() {
 			first := began.Add(every * time.Duration(i) / time.Duration(len(l.holds)))
 			for due := first; until(ctx, due); due = nextDue(due, every, time.Now()) {
-				_, _ = l.renew(ctx, h) // what is not granted is the point
+				if _, err := l.renew(ctx, h); err != nil { // a refusal is none: what is not granted is the point
+					until(ctx, time.Now().Add(noStorm))
+				}
 			}
 		})
 	}
