@@ -75,7 +75,7 @@ type Explicit struct {
 	P99  float64 `json:"p99_ms"`
 	Max  float64 `json:"max_ms"`
 	Late int     `json:"admitted_after_close"`
-	Rate float64 `json:"admissions_per_s"` // until the close
+	Rate int     `json:"admissions_per_s"` // until the close
 }
 
 // Load is what went on meanwhile.
@@ -91,6 +91,7 @@ type bench struct {
 	out, warn io.Writer
 	began     time.Time
 	faults    []fault
+	hand      byHand
 
 	mu      sync.Mutex
 	next    int // of faults
@@ -102,7 +103,8 @@ type bench struct {
 // Run measures. What cannot be tried on this machine is said aloud on warn. The
 // error says that something did not close, did not open again, or was admitted late.
 func Run(ctx context.Context, o Options, out, warn io.Writer) (Result, error) {
-	b := &bench{Options: o, out: out, warn: warn, began: time.Now(), result: Result{Faults: map[string]Fault{}, Fsck: "ok", Load: Load{o.Stacks, o.Rate, tasks}}}
+	b := &bench{Options: o, out: out, warn: warn, began: time.Now(), hand: byHand{left: o.Explicit},
+		result: Result{Faults: map[string]Fault{}, Fsck: "ok", Load: Load{o.Stacks, o.Rate, tasks}}}
 	for _, f := range faults() {
 		if slices.Contains(o.Kinds, f.kind) {
 			b.faults = append(b.faults, f)
@@ -117,7 +119,7 @@ func Run(ctx context.Context, o Options, out, warn io.Writer) (Result, error) {
 		g.Go(func() error { return b.lane(ctx, i, &faulty) })
 	}
 	err := g.Wait()
-	b.result.ReopenMS = spreadOf(b.reopens).p50
+	b.result.ReopenMS, b.result.Explicit = spreadOf(b.reopens).p50, b.hand.result()
 	b.result.OK = err == nil && b.result.sound()
 	if err == nil && !b.result.OK {
 		err = errors.New("something was admitted after a close, or the database's own account does not add up")
@@ -125,8 +127,8 @@ func Run(ctx context.Context, o Options, out, warn io.Writer) (Result, error) {
 	return b.result, err
 }
 
-// lane runs one stack: a clean stretch, then faults as long as there are some.
-// The first one then closes by hand, when the others are down.
+// lane runs one stack: a clean stretch, then faults as long as there are some,
+// and when all stacks are done with those, closes by hand.
 func (b *bench) lane(ctx context.Context, i int, faulty *sync.WaitGroup) (err error) {
 	done := sync.OnceFunc(faulty.Done)
 	defer done()
@@ -148,12 +150,10 @@ func (b *bench) lane(ctx context.Context, i int, faulty *sync.WaitGroup) (err er
 		return err
 	}
 	l.rest()
-	if i == 0 {
-		done()
-		faulty.Wait()
-		if err := b.byHand(ctx, l); err != nil {
-			return err
-		}
+	done()
+	faulty.Wait()
+	if err := l.closeByHand(ctx, &b.hand); err != nil {
+		return err
 	}
 	account, err := l.check(ctx)
 	if account != "ok" {
@@ -228,13 +228,6 @@ func faultOf(done []injection) Fault {
 	a, p := spreadOf(admitted), spreadOf(applied)
 	f.P50, f.Max, f.AppliedP50, f.AppliedMax, f.ReopenP50 = a.p50, a.most, p.p50, p.most, spreadOf(reopened).p50
 	return f
-}
-
-func (b *bench) byHand(ctx context.Context, l *lane) error {
-	e, err := l.closeByHand(ctx, b.Options.Explicit)
-	s := spreadOf(e.took)
-	b.note(func(r *Result) { r.Explicit = Explicit{len(e.took), s.p50, s.p99, s.most, e.late, math.Round(e.rate)} })
-	return err
 }
 
 func (b *bench) note(f func(*Result)) {

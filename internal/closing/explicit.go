@@ -3,8 +3,12 @@ package closing
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"sync"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/nightwarrant/nightwarrant/internal/pg"
 	"github.com/nightwarrant/nightwarrant/readiness"
@@ -12,58 +16,87 @@ import (
 
 const (
 	saturated = 150 * time.Millisecond // at least, before each close
+	busy      = 50 * time.Millisecond  // at most, from an admission to the next
 	lookEvery = 10                     // closes between two looks at the order of commits
 )
 
-// explicit is what closing by hand took.
-type explicit struct {
+// byHand is what closing by hand took. The stacks take turns, so that one is
+// saturated and closed while the others wait for their next opening.
+type byHand struct {
+	turn sync.Mutex
+	left int
 	took []time.Duration // of the call of the operator's verb
 	late int
-	rate float64 // admissions a second while it was open
+	open time.Duration // under saturation
+	in   int           // admissions in that time
 }
 
-// closeByHand closes n times, each time a gate at which every connection is admitted as fast as it can be.
-func (l *lane) closeByHand(ctx context.Context, n int) (e explicit, err error) {
+// closeByHand closes as long as closes are left, each time a gate at which every connection is admitted as fast as it can be.
+func (l *lane) closeByHand(ctx context.Context, b *byHand) error {
 	operator, err := pg.Open(ctx, pg.Config{URL: l.stack.RoleURL("operator"), MaxConns: 1, Name: "nightwarrant-closing-operator"})
 	if err != nil {
-		return e, err
+		return err
 	}
 	defer operator.Close()
 	l.drive(ctx, l.load.saturate)
 	defer l.rest()
-	open, total := time.Duration(0), l.load.total()
-	for len(e.took) < n {
+	for n := 1; ; n++ {
 		if err := l.openSoon(ctx); err != nil {
-			return e, err
+			return err
 		}
-		from := time.Now()
-		l.load.open()
-		if !until(ctx, from.Add(saturated+time.Duration(rand.Int64N(int64(saturated))))) { //nolint:gosec // a phase, no secret
-			return e, ctx.Err()
+		more, err := l.closeOnce(ctx, operator, b)
+		if err != nil {
+			return err
 		}
-		began := time.Now()
-		if _, err := readiness.Close(ctx, operator, "drill"); err != nil {
-			return e, fmt.Errorf("an explicit close: %w", err)
-		}
-		e.took = append(e.took, time.Since(began))
-		open += time.Since(from)
-		if _, err := readiness.Release(ctx, operator); err != nil {
-			return e, err
-		}
-		if len(e.took)%lookEvery == 0 || len(e.took) == n {
-			c, err := l.count(ctx)
-			if err == nil {
-				err = c.sound()
+		if n%lookEvery == 0 || !more {
+			if err := l.look(ctx, b); err != nil {
+				return err
 			}
-			if err != nil {
-				return e, err
-			}
-			e.late += c.late
-			l.say("closed by hand %d of %d times: %.1f ms in the median, at most %.1f ms", len(e.took), n, spreadOf(e.took).p50, spreadOf(e.took).most)
+		}
+		if !more {
+			return nil
 		}
 	}
-	e.rate = float64(l.load.total()-total) / open.Seconds()
-	return e, nil
+}
+
+// closeOnce takes its turn; false when no close was left.
+func (l *lane) closeOnce(ctx context.Context, operator *pgxpool.Pool, b *byHand) (more bool, err error) {
+	b.turn.Lock()
+	defer b.turn.Unlock()
+	if b.left == 0 {
+		return false, nil
+	}
+	before, from := l.load.total(), time.Now()
+	l.load.open()
+	if !until(ctx, from.Add(saturated+time.Duration(rand.Int64N(int64(saturated))))) { //nolint:gosec // a phase, no secret
+		return false, ctx.Err()
+	}
+	began := time.Now()
+	if _, err := readiness.Close(ctx, operator, "drill"); err != nil {
+		return false, fmt.Errorf("an explicit close: %w", err)
+	}
+	ended := time.Now()
+	if began.Sub(l.load.last(math.MaxInt64)) < busy { // else it had closed by itself, and this was no close
+		b.left--
+		b.took = append(b.took, ended.Sub(began))
+		b.open += ended.Sub(from)
+		b.in += l.load.total() - before
+	}
+	_, err = readiness.Release(ctx, operator)
+	return true, err
+}
+
+// look counts what came after the closes.
+func (l *lane) look(ctx context.Context, b *byHand) error {
+	c, err := l.count(ctx)
+	if err != nil || len(c.wrong) > 0 {
+		return fmt.Errorf("closing by hand: %w %v", err, c.wrong)
+	}
+	b.turn.Lock()
+	defer b.turn.Unlock()
+	b.late += c.late
+	l.say("closed by hand: %.1f ms in the median, at most %.1f ms; %d times more", spreadOf(b.took).p50, spreadOf(b.took).most, b.left)
+	return nil
 }
 
 // openSoon evaluates beside the replicas, which anybody may: how long it takes to open is measured elsewhere.
@@ -82,4 +115,13 @@ func (l *lane) openSoon(ctx context.Context) error {
 			return fmt.Errorf("the gate did not open; it is %+v", s)
 		}
 	}
+}
+
+func (b *byHand) result() Explicit {
+	s := spreadOf(b.took)
+	e := Explicit{N: len(b.took), P50: s.p50, P99: s.p99, Max: s.most, Late: b.late}
+	if b.open > 0 {
+		e.Rate = int(float64(b.in) / b.open.Seconds())
+	}
+	return e
 }
