@@ -119,6 +119,13 @@ func DurableCluster(t testing.TB) *DB {
 	return ownCluster(t, durable)
 }
 
+// LogicalCluster is OwnCluster with a server that can tell in which order
+// transactions have committed (wal_level is logical).
+func LogicalCluster(t testing.TB) *DB {
+	t.Helper()
+	return ownCluster(t, with(scratch, map[string]string{"wal_level": "logical"}))
+}
+
 func ownCluster(t testing.TB, settings map[string]string) *DB {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)

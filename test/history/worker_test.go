@@ -32,7 +32,8 @@ func (w *worker) work() {
 		case "admission_closed":
 			w.r.wait(ring)
 		case "run_ended":
-			w.Run, w.claimed, w.minted = w.r.NewRun(w.r.t, w.Task), false, nil
+			w.Queue(w.r.t)
+			w.claimed, w.minted = false, nil
 		}
 	}
 }
