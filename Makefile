@@ -8,7 +8,7 @@ GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@latest
 SOURCES     := $(shell find . -name '*.go' -o -name '*.sql' -o -name '*.tmpl' | grep -v '^./build/') go.mod go.sum
 
-.PHONY: build demo dev test mutants bench closing closing-long lint vuln fuzz clean
+.PHONY: build demo dev test history-long mutants bench closing closing-long lint vuln fuzz clean
 
 build: bin/nightwarrant
 
@@ -29,6 +29,13 @@ test:
 	@scripts/ensure-postgres.sh
 	@scripts/ensure-cc.sh
 	$(GO) run $(GOTESTSUM) --format pkgname-and-test-fails -- $(TESTFLAGS) ./...
+
+# Recorded histories and races (test/history), many times over: make history-long HISTORIES=100
+HISTORIES ?= 20
+history-long:
+	@scripts/ensure-postgres.sh
+	@scripts/ensure-cc.sh
+	$(GO) test ./test/history -race -count=1 -timeout 12h -v -run 'History|Race' -histories $(HISTORIES) -races $$((1000 * $(HISTORIES)))
 
 # Each bug that was found before is planted once more; the suite must catch every one.
 mutants:

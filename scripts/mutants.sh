@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs every planted bug and prints how many were caught. A bug that is not caught fails.
 set -uo pipefail
+export NIGHTWARRANT_MUTANTS=1 # those in Go, too
 out=$(go test ./test/... ./authority ./scheduler ./guards/... -run 'Planted' -count=1 -v -timeout 10m 2>&1)
 status=$?
 caught=$(grep -cE '^ *--- PASS: Test[A-Za-z]*Planted[A-Za-z]*/' <<<"$out")

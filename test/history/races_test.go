@@ -189,17 +189,19 @@ func count(answers map[string]int, verb string) (all int) {
 	return all
 }
 
-// The test above can fail: a mint that decides before it locks is found out.
-func TestARaceThatAPlantedBugLoses(t *testing.T) {
-	c := newCourse(t)
-	c.Plant(t, "mint", "WHERE task_id = (SELECT runs.task_id FROM runs WHERE ref = p_run) FOR NO KEY UPDATE", "WHERE task_id = (SELECT runs.task_id FROM runs WHERE ref = p_run)")
-	c.Plant(t, "mint", "SELECT runs.* INTO r FROM runs WHERE ref = p_run FOR NO KEY UPDATE", "SELECT runs.* INTO r FROM runs WHERE ref = p_run")
-	found := false
-	for n := 0; n < 2000 && !found; n++ {
-		c.run(n)
-		found = n%50 == 49 && len(late(c.commits())) > 0
-	}
-	assert.True(t, found)
+// The test above can fail: what a build with a bug admits late is found.
+func TestRaceOfAPlantedBug(t *testing.T) {
+	t.Run("a mint that decides before it locks", func(t *testing.T) {
+		c := newCourse(t)
+		c.Plant(t, "mint", "FROM lanes WHERE task_id = (SELECT runs.task_id FROM runs WHERE ref = p_run) FOR NO KEY UPDATE", "FROM lanes WHERE task_id = (SELECT runs.task_id FROM runs WHERE ref = p_run)")
+		c.Plant(t, "mint", "SELECT runs.* INTO r FROM runs WHERE ref = p_run FOR NO KEY UPDATE", "SELECT runs.* INTO r FROM runs WHERE ref = p_run")
+		found := false
+		for n := 0; n < 2000 && !found; n++ {
+			c.run(n)
+			found = n%50 == 49 && len(late(c.commits())) > 0
+		}
+		assert.True(t, found)
+	})
 }
 
 func TestLate(t *testing.T) {

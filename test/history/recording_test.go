@@ -21,8 +21,7 @@ type recording struct {
 	workers     []*worker
 	enough      context.Context
 	seen        atomic.Int64 // admissions so far
-	reports     atomic.Int64 // the sequence of reports
-	instances   map[string][2]int64
+	reports     *fixture.Reports
 	bell        bell
 	from        gate
 	incarnation int64 // as far as the one who restores knows
@@ -46,14 +45,10 @@ const (
 
 func newRecording(t *testing.T, c cast) *recording {
 	t.Helper()
-	r := &recording{stage: newStage(t, int32(c.workers+judges+4)), instances: map[string][2]int64{}, counts: map[string]int{}}
+	r := &recording{stage: newStage(t, int32(c.workers+judges+4)), counts: map[string]int{}}
+	r.reports = r.Reports(t)
 	for i := range c.workers {
 		r.workers = append(r.workers, &worker{Lane: r.Lane(t, fixture.TaskOptions{MaxEffects: 10000}), r: r, number: i})
-	}
-	for kind, by := range map[string]*pgxpool.Pool{"authority": r.authority, "scheduler": r.scheduler} {
-		var id, boot int64
-		require.NoError(t, by.QueryRow(within(t), `SELECT instance_id, boot FROM nw.register_replica($1, sha256('history'))`, kind).Scan(&id, &boot))
-		r.instances[kind] = [2]int64{id, boot}
 	}
 	require.NoError(t, r.Owner.QueryRow(within(t), `SELECT `+asGate+` FROM nw.readiness_decision`).Scan(&r.from.Open, &r.from.Held, &r.from.Epoch, &r.from.Incarnation))
 	r.incarnation = r.from.Incarnation
@@ -170,9 +165,9 @@ func (r *recording) close(n int, c cast) {
 	case n%2 == 0:
 		r.on(hold, r.operator, `epoch`, fixture.Call{From: `nw.gate_close('drill') AS x(epoch)`}, func(out *output) []any { return []any{&out.gate.Epoch} })
 	case n%4 == 1:
-		r.on(report, r.scheduler, `verdict = 'ok'`, r.says("scheduler", "queue", "unhealthy"), admitted)
+		r.on(report, r.scheduler, `verdict = 'ok'`, r.reports.Say("queue", "unhealthy"), admitted)
 	default:
-		r.on(report, r.authority, `verdict = 'ok'`, r.GuardReport(r.reports.Add(1), "unhealthy"), admitted)
+		r.on(report, r.authority, `verdict = 'ok'`, r.reports.Say("guards", "unhealthy"), admitted)
 	}
 	r.look()
 }
@@ -221,18 +216,11 @@ func (r *recording) restore() {
 	r.incarnation = max(r.incarnation, out.gate.Incarnation)
 }
 
-func (r *recording) says(kind, family, reason string) fixture.Call {
-	who := r.instances[kind]
-	return fixture.Call{From: `nw.report_replica($1, $2, $3, $4, $5, $6 = 'good', $6, 0)`, Args: []any{kind, who[0], who[1], family, r.reports.Add(1), reason}}
-}
-
 // good reports every family as good, so that the gate may open. Whoever closes reports too, and may be later.
 func (r *recording) good() {
-	for _, family := range []string{"store", "signing", "nonces", "clock", "audit", "attestation"} {
-		_, _ = r.says("authority", family, "good").Verdict(context.Background(), r.Owner)
+	for _, family := range fixture.Families() {
+		_, _ = r.reports.Say(family, "good").Verdict(context.Background(), r.Owner)
 	}
-	_, _ = r.says("scheduler", "queue", "good").Verdict(context.Background(), r.Owner)
-	_, _ = r.GuardReport(r.reports.Add(1), "good").Verdict(context.Background(), r.Owner)
 }
 
 // look reads the rows in one snapshot: the decision, and the newest admission of each lane.
