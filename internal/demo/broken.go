@@ -3,7 +3,6 @@ package demo
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -154,30 +153,23 @@ func (s *Stack) Retire(ctx context.Context, what string) error {
 	return err
 }
 
-// ConsentToAll gives the member's consent to each offer that is open and returns the tasks.
-func (s *Stack) ConsentToAll(ctx context.Context) (tasks []string, err error) {
+// ConsentToAll gives the member's consent to each offer that is open.
+func (s *Stack) ConsentToAll(ctx context.Context) error {
 	text, err := s.as(ctx, "member", "offer", "list", "--json")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var page api.Page[api.Offer]
 	if err := json.Unmarshal([]byte(text), &page); err != nil {
-		return nil, err
+		return err
 	}
 	for _, o := range page.Items {
 		if o.State != "open" {
 			continue
 		}
 		if _, err := s.as(ctx, "member", "offer", "accept", o.Offer, "--digest", o.Digest); err != nil {
-			return nil, err
+			return err
 		}
-		tasks = append(tasks, o.Task)
 	}
-	if len(tasks) == 0 {
-		return nil, errors.New("there is no open offer")
-	}
-	return tasks, nil
+	return nil
 }
-
-// Leave takes what the stack made off a server that was there before.
-func (s *Stack) Leave() error { return s.leave() }
