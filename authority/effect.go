@@ -2,6 +2,7 @@ package authority
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/url"
 	"strings"
@@ -28,7 +29,7 @@ func (a *Authority) Mint(ctx context.Context, c Call, r MintRequest) (api.TokenR
 	if err != nil {
 		return api.TokenResponse{}, err
 	}
-	effect, guard, err := a.exact(r)
+	effect, guard, parameters, err := a.exact(r)
 	if err != nil {
 		return api.TokenResponse{}, err
 	}
@@ -36,7 +37,10 @@ func (a *Authority) Mint(ctx context.Context, c Call, r MintRequest) (api.TokenR
 	h.Audience = effect.Guard
 	m := mintArgs{ref: newReference(), key: capability.EffectKeyDigest(r.Key), guard: uriDigest(effect.Guard), action: actionDigest(effect.Action),
 		resource: resourceDigest(effect.Resource), amount: effect.Amount, currency: currencyDigest(effect.Currency),
-		risk: int16(catalogue.RiskOf(guard, effect.Action)), capability: h.Digest()}
+		risk: int16(catalogue.RiskOf(guard, effect.Action)), capability: h.Digest(), decision: newReference()}
+	if m.arguments, err = argumentsOf(effect, parameters); err != nil {
+		return api.TokenResponse{}, api.Refuse(api.InvalidAuthorizationDetails)
+	}
 	if m.digest, err = effect.Digest(); err != nil {
 		return api.TokenResponse{}, api.Refuse(api.InvalidAuthorizationDetails)
 	}
@@ -50,6 +54,9 @@ func (a *Authority) Mint(ctx context.Context, c Call, r MintRequest) (api.TokenR
 		return api.TokenResponse{}, err
 	}
 	row, err := a.mint(ctx, claims, run, p, m)
+	if r, ok := errors.AsType[*api.Refusal](err); ok && r.Code == api.ApprovalRequired {
+		r.Decision = encode(row.decision)
+	}
 	if err != nil {
 		return api.TokenResponse{}, err
 	}
@@ -76,34 +83,34 @@ func (a *Authority) effectCapability(h capability.Header, run *capability.RunCla
 		ParamsSHA256: detail.ParamsSHA256, Amount: detail.Amount, Currency: detail.Currency}}}), nil
 }
 
-// exact reads the one effect of a mint request and the kind of its guard. The
-// authority computes the parameters' digest itself.
-func (a *Authority) exact(r MintRequest) (capability.Effect, string, error) {
+// exact reads the one effect of a mint request, the kind of its guard and its
+// parameters. The authority computes their digest itself.
+func (a *Authority) exact(r MintRequest) (capability.Effect, string, json.RawMessage, error) {
 	d, err := oneDetail(r.Details)
 	if err != nil {
-		return capability.Effect{}, "", err
+		return capability.Effect{}, "", nil, err
 	}
 	if r.Key == "" || len(r.Key) > 128 {
-		return capability.Effect{}, "", api.Refusef(api.InvalidRequest, "effect_key must be 1 to 128 bytes: the task's own name for this step.")
+		return capability.Effect{}, "", nil, api.Refusef(api.InvalidRequest, "effect_key must be 1 to 128 bytes: the task's own name for this step.")
 	}
 	guard, ok := a.registry.now().guardAt(r.Resource)
 	if !ok || d.Locations[0] != r.Resource {
-		return capability.Effect{}, "", api.Refuse(api.InvalidTarget)
+		return capability.Effect{}, "", nil, api.Refuse(api.InvalidTarget)
 	}
 	params, _, err := capability.ParamsDigest(d.Parameters)
 	if err != nil {
-		return capability.Effect{}, "", api.Refusef(api.InvalidAuthorizationDetails, "parameters must be a JSON object of strings, booleans and whole numbers.")
+		return capability.Effect{}, "", nil, api.Refusef(api.InvalidAuthorizationDetails, "parameters must be a JSON object of strings, booleans and whole numbers.")
 	}
 	if action, known := catalogue.Lookup(guard.Catalogue, d.Actions[0]); known {
 		if resource, err := catalogue.ResourceOf(action, d.Parameters); err != nil || resource != d.Identifier {
-			return capability.Effect{}, "", api.Refusef(api.InvalidAuthorizationDetails, "parameters do not fit the action, or name another resource.")
+			return capability.Effect{}, "", nil, api.Refusef(api.InvalidAuthorizationDetails, "parameters do not fit the action, or name another resource.")
 		}
 	}
 	e := capability.Effect{Guard: r.Resource, Action: d.Actions[0], Resource: d.Identifier, ParamsDigest: params, Amount: d.Amount, Currency: d.Currency}
 	if e.Check() != nil {
-		return capability.Effect{}, "", api.Refuse(api.InvalidAuthorizationDetails)
+		return capability.Effect{}, "", nil, api.Refuse(api.InvalidAuthorizationDetails)
 	}
-	return e, guard.Catalogue, nil
+	return e, guard.Catalogue, d.Parameters, nil
 }
 
 // oneDetail reads authorization_details: exactly one object, with no member

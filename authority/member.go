@@ -123,6 +123,8 @@ type terms struct {
 	Dial       int16       `json:"dial"`
 	RunLimitMS int64       `json:"run_limit_ms"`
 	MaxEffects int64       `json:"max_effects"`
+	Silence    string      `json:"silence"`
+	WindowMS   int64       `json:"window_ms"`
 	NotBefore  time.Time   `json:"not_before"`
 	ExpiresAt  time.Time   `json:"expires_at"`
 	FirstAt    time.Time   `json:"first_at"`
@@ -149,7 +151,8 @@ func termsOf(c document.Consent, now time.Time) (terms, error) {
 		return terms{}, api.Refusef(api.OfferEnded, "This schedule never fires again.")
 	}
 	zone := timetable.ZoneFingerprint(s.Zone(), first)
-	t := terms{Dial: int16(c.Dial), RunLimitMS: c.Limits.RuntimeS * 1000, MaxEffects: c.Limits.Effects, NotBefore: c.NotBefore.Time(), ExpiresAt: c.Expires.Time(),
+	t := terms{Dial: int16(c.Dial), RunLimitMS: c.Limits.RuntimeS * 1000, MaxEffects: c.Limits.Effects, Silence: c.WhenMoreIsNeeded,
+		WindowMS: c.DecisionWindowS * 1000, NotBefore: c.NotBefore.Time(), ExpiresAt: c.Expires.Time(),
 		FirstAt: first, Zone: hexOf(zone[:])}
 	for _, g := range c.Grants {
 		t.Grants = append(t.Grants, grantOf(g))
@@ -169,7 +172,7 @@ func grantOf(g document.ConsentGrant) grantLine {
 
 // GiveConsent records a member's yes to the offer whose digest it carries (A1).
 func (a *Authority) GiveConsent(ctx context.Context, c Call, envelope capability.Token, reference string, answer api.Answer) (api.Consent, error) {
-	m, offer, digest, err := a.answering(ctx, c, envelope, reference, answer)
+	m, offer, digest, err := a.answering(ctx, c, envelope, reference, answer, api.OfferChanged)
 	if err != nil {
 		return api.Consent{}, err
 	}
@@ -209,25 +212,26 @@ func (a *Authority) GiveConsent(ctx context.Context, c Call, envelope capability
 
 // Decline answers an offer with no.
 func (a *Authority) Decline(ctx context.Context, c Call, envelope capability.Token, reference string, answer api.Answer) error {
-	m, offer, digest, err := a.answering(ctx, c, envelope, reference, answer)
+	m, offer, digest, err := a.answering(ctx, c, envelope, reference, answer, api.OfferChanged)
 	if err != nil {
 		return err
 	}
 	return a.call(ctx, "decline", m.spent, `SELECT verdict FROM nw.decline($1, $2, $3, $4, $5, $6, $7, $8)`, m.args(offer, digest), nil)
 }
 
-func (a *Authority) answering(ctx context.Context, c Call, envelope capability.Token, reference string, answer api.Answer) (m member, offer, digest []byte, err error) {
+// answering reads a person's answer to something that was shown, by its digest.
+func (a *Authority) answering(ctx context.Context, c Call, envelope capability.Token, reference string, answer api.Answer, changed api.Code) (m member, thing, digest []byte, err error) {
 	if m, err = a.member(ctx, c, envelope); err != nil {
 		return m, nil, nil, err
 	}
 	var ok bool
-	if offer, ok = decode(reference, 16); !ok {
+	if thing, ok = decode(reference, 16); !ok {
 		return m, nil, nil, api.Refuse(api.NotFound)
 	}
 	if digest, ok = decode(answer.Digest, 32); !ok {
-		return m, nil, nil, api.Refuse(api.OfferChanged)
+		return m, nil, nil, api.Refuse(changed)
 	}
-	return m, offer, digest, nil
+	return m, thing, digest, nil
 }
 
 // Revoke ends the consent of a task: its owner's right, and an operator's. It

@@ -213,10 +213,13 @@ type mintArgs struct {
 	risk                                 int16
 	repeatOf                             []byte
 	capability                           [32]byte
+	decision                             [16]byte // reference of the card, if one is opened
+	arguments                            []byte   // that its owner would see
 }
 
 type mintRow struct {
 	wait         int64
+	decision     []byte // of approval_required
 	effect       []byte
 	state        string
 	digest       []byte
@@ -226,12 +229,12 @@ type mintRow struct {
 }
 
 func (a *Authority) mint(ctx context.Context, c *capability.RunClaims, run []byte, p spent, m mintArgs) (r mintRow, err error) {
-	err = a.call(ctx, "mint", p, `SELECT verdict, coalesce(wait_ms, 0), effect_ref, coalesce(effect_state, ''), effect_digest, task_ref, client, coalesce(deadline, 'epoch'), coalesce(ttl_left_ms, 0)
-		FROM nw.mint($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`,
+	err = a.call(ctx, "mint", p, `SELECT verdict, coalesce(wait_ms, 0), decision, effect_ref, coalesce(effect_state, ''), effect_digest, task_ref, client, coalesce(deadline, 'epoch'), coalesce(ttl_left_ms, 0)
+		FROM nw.mint($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)`,
 		[]any{run, c.Fence, c.ActivationEpoch, c.ReadinessEpoch, c.Incarnation, p.key[:], p.nonceAt, p.digest[:],
 			m.ref[:], m.key[:], m.guard[:], m.action[:], m.resource[:], m.amount, optional(m.currency), m.risk, m.digest[:], m.repeatOf,
-			m.capability[:], effectLifetime.Milliseconds()},
-		&r.wait, &r.effect, &r.state, &r.digest, &r.task, &r.client, &r.deadline, &r.ttlMS)
+			m.capability[:], effectLifetime.Milliseconds(), m.decision[:], m.arguments},
+		&r.wait, &r.decision, &r.effect, &r.state, &r.digest, &r.task, &r.client, &r.deadline, &r.ttlMS)
 	return r, err
 }
 

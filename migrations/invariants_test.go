@@ -55,7 +55,7 @@ func TestTheSchemaRefuses(t *testing.T) {
 		"a consent that is widened":      `UPDATE nw.consents SET dial = 3`,
 		"a consent that lasts longer":    `UPDATE nw.consents SET expires_at = expires_at + interval '1 year'`,
 		"a grant outside the role":       `INSERT INTO nw.consent_grants (consent_id, role_id, guard_id, action, resource, risk) SELECT consent_id, role_id, guard_id, sha256('anything'), resource, 1 FROM nw.consent_grants LIMIT 1`,
-		"a second active consent":        `INSERT INTO nw.consents (ref, offer_id, task_id, task_revision, member, client_id, role_id, policy_id, digest, dial, run_limit_ms, max_effects, not_before, expires_at) SELECT substr(sha256('c'), 1, 16), offer_id + 100, task_id, task_revision, member, client_id, role_id, policy_id, digest, dial, run_limit_ms, max_effects, not_before, expires_at FROM nw.consents LIMIT 1`,
+		"a second active consent":        `INSERT INTO nw.consents (ref, offer_id, task_id, task_revision, member, client_id, role_id, policy_id, digest, dial, run_limit_ms, max_effects, silence, window_ms, not_before, expires_at) SELECT substr(sha256('c'), 1, 16), offer_id + 100, task_id, task_revision, member, client_id, role_id, policy_id, digest, dial, run_limit_ms, max_effects, silence, window_ms, not_before, expires_at FROM nw.consents LIMIT 1`,
 		"an edited document":             `UPDATE nw.documents SET body = '{}'`,
 		"a registered revision edited":   `UPDATE nw.registry SET document = (SELECT digest FROM nw.documents WHERE kind = 'consent' LIMIT 1)`,
 		"an edited audit row":            `UPDATE nw.audit SET verdict = 'ok'`,

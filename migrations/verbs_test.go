@@ -17,7 +17,7 @@ import (
 )
 
 // gated are the verbs that nothing passes while the gate is closed. Each is one admission (design.md §3).
-var gated = []string{"claim", "renew", "mint", "admit", "plan", "rezone", "take_outbox", "give_consent", "apply"}
+var gated = []string{"claim", "renew", "mint", "admit", "plan", "rezone", "take_outbox", "give_consent", "apply", "approve"}
 
 // possible is everything else that a process role may call: what stays possible while closed (design.md §3), each for its reason.
 var possible = map[string]string{
@@ -26,14 +26,14 @@ var possible = map[string]string{
 	"report_replica": "readiness report", "report_component": "readiness report", "store_health": "a probe for reports", "register_keys": "comes before the first start",
 	// Less is always possible.
 	"audit_health": "a probe for reports", "board": "reading", "require": "adds to what is required, and closes",
-	"gate_close": "close", "gate_release": "ends a hold and opens nothing", "gate_standby": "opens nothing", "revoke": "revoke", "cut_off": "revoke", "retire": "revoke", "decline": "deny", "record_finding": "finding",
+	"gate_close": "close", "gate_release": "ends a hold and opens nothing", "gate_standby": "opens nothing", "revoke": "revoke", "cut_off": "revoke", "retire": "revoke", "decline": "deny", "deny": "deny", "record_finding": "finding",
 	// A close must not make finished work ambiguous (P16).
 	"settle_effect": "settle effect", "unsettled": "unsettled", "settle_run": "settle run", "effect_for_holder": "status",
 	// Time passes while closed.
-	"reapable": "reaper", "reap": "reaper", "expire_effects": "reaper", "expire_consents": "reaper",
+	"reapable": "reaper", "reap": "reaper", "expire_effects": "reaper", "expire_consents": "reaper", "expire_decisions": "reaper",
 	"raise_floors": "reaper: a floor only refuses more", "drain": "reaper: changes nothing", "recycle": "reaper: drops what is refused by the floor",
 	// Reading, and the record of it.
-	"present": "reading", "show_offers": "reading", "show_tasks": "reading", "show_runs": "reading", "show_ambiguous": "reading", "task_reference": "reading", "entries": "reading",
+	"present": "reading", "show_offers": "reading", "show_tasks": "reading", "show_runs": "reading", "show_decisions": "reading", "show_ambiguous": "reading", "task_reference": "reading", "entries": "reading",
 	"identity": "reading", "decision": "reading", "due": "reading", "zones": "reading", "queues": "reading", "note_refusal": "audit", "count_refusals": "audit",
 }
 

@@ -8,9 +8,9 @@ import (
 
 // metrics are counters without a label that names a task or a member.
 type metrics struct {
-	planned, published, unpublished, expired, consents, recycled prometheus.Counter
-	skipped, reaped, failures, panics                            *prometheus.CounterVec
-	queueGood                                                    prometheus.Gauge
+	planned, published, unpublished, expired, consents, silences, recycled prometheus.Counter
+	skipped, reaped, failures, panics                                      *prometheus.CounterVec
+	queueGood                                                              prometheus.Gauge
 }
 
 const namespace = "nightwarrant_scheduler_"
@@ -22,6 +22,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		published:   counter("published_total", "References that the queue has acknowledged."),
 		unpublished: counter("publish_failures_total", "References that were not acknowledged; each comes again."),
 		expired:     counter("effects_expired_total", "Effects that became ambiguous because nobody settled them in time."),
+		silences:    counter("decisions_expired_total", "Questions that no owner has answered in time."),
 		consents:    counter("consents_expired_total", "Consents whose time was over."),
 		recycled:    counter("partitions_recycled_total", "Partitions of replay and assertion rows that were emptied."),
 		skipped:     vector("slots_skipped_total", "Slots that were skipped.", "reason"),
@@ -34,7 +35,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.planned, m.published, m.unpublished, m.expired, m.consents, m.recycled, m.skipped, m.reaped, m.failures, m.panics, m.queueGood} {
+	for _, c := range []prometheus.Collector{m.planned, m.published, m.unpublished, m.expired, m.consents, m.silences, m.recycled, m.skipped, m.reaped, m.failures, m.panics, m.queueGood} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)

@@ -8,7 +8,7 @@ import (
 )
 
 // reapOnce ends or requeues runs whose lease or deadline has passed, and ends
-// effects and consents whose time is over. It works while admission is closed.
+// effects, consents and questions whose time is over. It works while admission is closed.
 // The list is a hint; each verb decides again, under its locks (P10).
 func (s *Scheduler) reapOnce(ctx context.Context) error {
 	runs, err := s.store.reapable(ctx, s.limits.Runs)
@@ -32,7 +32,10 @@ func (s *Scheduler) reapOnce(ctx context.Context) error {
 	ended, err := s.store.expireConsents(ctx, s.limits.Runs)
 	failed = append(failed, err)
 	s.metrics.consents.Add(float64(ended))
-	if max(int64(len(runs)), expired, ended) == int64(s.limits.Runs) && errors.Join(failed...) == nil {
+	silent, err := s.store.expireDecisions(ctx, s.limits.Runs)
+	failed = append(failed, err)
+	s.metrics.silences.Add(float64(silent))
+	if max(int64(len(runs)), expired, ended, silent) == int64(s.limits.Runs) && errors.Join(failed...) == nil {
 		s.reaper.wake() // there are more
 	}
 	return errors.Join(failed...)

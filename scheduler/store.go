@@ -134,6 +134,12 @@ func (s store) expireConsents(ctx context.Context, limit int) (n int64, err erro
 	return n, err
 }
 
+// expireDecisions ends cards that no owner has answered in time.
+func (s store) expireDecisions(ctx context.Context, limit int) (n int64, err error) {
+	_, err = pg.Call(ctx, s.pool, `SELECT nw.expire_decisions($1)`, []any{limit}, &n)
+	return n, err
+}
+
 func (s store) raiseFloors(ctx context.Context) error {
 	return s.call(ctx, `SELECT nw.raise_floors()::text`)
 }

@@ -21,6 +21,8 @@ var (
 	ErrAuthorityChanged    = errors.New("the authority of this task has changed or ended")
 	ErrNotGranted          = errors.New("the consent does not name this effect")
 	ErrApprovalUnavailable = errors.New("this effect needs a decision that nobody can be asked for")
+	ErrWaiting             = errors.New("this effect waits for its owner's decision, and this hold on the run is over")
+	ErrDenied              = errors.New("the owner has said no to this effect")
 	ErrLimit               = errors.New("this run has used what its consent allows")
 	ErrConflict            = errors.New("this effect key names another effect in this run")
 	ErrRepeated            = errors.New("the same effect is already committed in this run")
@@ -38,7 +40,7 @@ var kinds = map[api.Code]error{
 	api.LeaseLost: ErrLeaseLost, api.InvalidToken: ErrLeaseLost, api.WrongKey: ErrLeaseLost,
 	api.AuthorityChanged: ErrAuthorityChanged, api.ConsentEnded: ErrAuthorityChanged,
 	api.NotGranted: ErrNotGranted, api.InvalidTarget: ErrNotGranted,
-	api.ApprovalUnavailable: ErrApprovalUnavailable, api.LimitReached: ErrLimit,
+	api.ApprovalUnavailable: ErrApprovalUnavailable, api.ApprovalRequired: ErrWaiting, api.ApprovalDenied: ErrDenied, api.LimitReached: ErrLimit,
 	api.EffectKeyConflict: ErrConflict, api.EffectRepeated: ErrRepeated, api.EffectAmbiguous: ErrAmbiguous,
 }
 
@@ -73,7 +75,7 @@ func passes(err error) bool {
 // isOver tells a refusal after which this hold on a run is worth nothing.
 func isOver(err error) bool {
 	return dpopclient.Refused(err, api.DeadlinePassed, api.AuthorityChanged, api.ConsentEnded, api.RunEnded, api.UnknownRun,
-		api.FenceStale, api.LeaseLost, api.InvalidToken, api.WrongKey)
+		api.FenceStale, api.LeaseLost, api.InvalidToken, api.WrongKey, api.ApprovalRequired)
 }
 
 const (

@@ -7,12 +7,13 @@ import (
 
 // Paths for members and operators. Identity comes from the envelope only.
 const (
-	PathOffers   = "/v1/offers"
-	PathTasks    = "/v1/tasks"
-	PathRuns     = "/v1/runs"
-	PathFindings = "/v1/findings"
-	PathRegistry = "/v1/registry"
-	PathRetire   = "/v1/registry/retire"
+	PathOffers    = "/v1/offers"
+	PathTasks     = "/v1/tasks"
+	PathRuns      = "/v1/runs"
+	PathFindings  = "/v1/findings"
+	PathDecisions = "/v1/decisions" // + /reference, and /approve or /deny with an Answer
+	PathRegistry  = "/v1/registry"
+	PathRetire    = "/v1/registry/retire"
 )
 
 // Offer is what a member may say yes to, exactly.
@@ -81,6 +82,22 @@ type AmbiguousEffect struct {
 	AdmittedAt time.Time `json:"admitted_at"`
 	Finding    string    `json:"finding,omitempty"`
 	Late       string    `json:"late_evidence,omitempty"`
+}
+
+// OwnerDecision is one card: a task asks its owner about one exact effect, once.
+type OwnerDecision struct {
+	Decision  string          `json:"decision"`
+	Task      string          `json:"task"`
+	Run       string          `json:"run"`
+	Title     string          `json:"title"`  // of the task, as an operator wrote it
+	Digest    string          `json:"digest"` // of the effect; the answer carries it
+	State     string          `json:"state"`  // pending, approved, denied, expired, used
+	Risk      string          `json:"risk"`
+	Silence   string          `json:"silence"` // what happens without an answer, as chosen at consent: wait or stop
+	AskedAt   time.Time       `json:"asked_at"`
+	ExpiresAt time.Time       `json:"expires_at"` // an answer after this is refused
+	DecidedAt *time.Time      `json:"decided_at,omitempty"`
+	Effect    json.RawMessage `json:"effect"` // the exact arguments, of which all execute; written by the workload
 }
 
 // Finding records what a person found out: a new entry, never a replay.

@@ -78,6 +78,8 @@ const (
 	// Effects.
 	NotGranted            Code = "not_granted"
 	ApprovalUnavailable   Code = "approval_unavailable"
+	ApprovalRequired      Code = "approval_required"
+	ApprovalDenied        Code = "approval_denied"
 	LimitReached          Code = "limit_reached"
 	EffectAmbiguous       Code = "effect_ambiguous"
 	EffectInFlight        Code = "effect_in_flight"
@@ -95,6 +97,10 @@ const (
 	BootSuperseded Code = "boot_superseded"
 	ReportStale    Code = "report_stale"
 	UnknownFamily  Code = "unknown_family"
+
+	// Owner's decisions.
+	DecisionChanged Code = "decision_changed"
+	DecisionEnded   Code = "decision_ended"
 
 	// Registry and consent.
 	InvalidDocument   Code = "invalid_document"
@@ -160,7 +166,9 @@ var refusals = map[Code]refusal{
 	EffectsInFlight:  {409, "invalid_grant", After, time.Second, "An effect of this run is still in flight; wait until it is settled."},
 
 	NotGranted:            {403, "invalid_authorization_details", Never, 0, "The consent does not name this action on this resource at this guard."},
-	ApprovalUnavailable:   {403, "access_denied", Never, 0, "This effect is above the task's approval dial, and nobody can be asked."},
+	ApprovalUnavailable:   {403, "access_denied", Never, 0, "This effect is above the task's approval dial, and nobody can be asked in time."},
+	ApprovalRequired:      {403, "authorization_pending", NewClaim, 0, "This effect waits for its owner's decision and this hold is over; the run comes back to the queue."},
+	ApprovalDenied:        {403, "access_denied", Never, 0, "The owner has said no to this effect; go on without it."},
 	LimitReached:          {403, "access_denied", Never, 0, "This run has used what its consent allows; settle it."},
 	EffectAmbiguous:       {409, "invalid_grant", Never, 0, "The same effect is ambiguous in this lane; its owner must record what was found."},
 	EffectInFlight:        {409, "invalid_grant", After, time.Second, "This effect has been admitted and is not settled yet; ask for its status."},
@@ -177,6 +185,9 @@ var refusals = map[Code]refusal{
 	BootSuperseded: {409, "invalid_token", NewClaim, 0, "A later boot of this instance has registered; get a new component capability."},
 	ReportStale:    {409, "invalid_request", Never, 0, "A later report of this instance has been recorded; send only rising sequence numbers."},
 	UnknownFamily:  {404, "invalid_request", Never, 0, "This component does not report on that family."},
+
+	DecisionChanged: {409, "invalid_request", Never, 0, "The decision is not about the effect that was shown; read it again and decide on that."},
+	DecisionEnded:   {410, "invalid_request", Never, 0, "This decision has been made, or its time is over."},
 
 	InvalidDocument:   {422, "invalid_request", Never, 0, "The document is not valid."},
 	RevisionImmutable: {409, "invalid_request", Never, 0, "This revision exists with other content; revisions never change, apply a new one."},
@@ -220,6 +231,7 @@ func (c Code) row() refusal {
 type Refusal struct {
 	Code       Code
 	Sentence   string // replaces the code's sentence; never holds text from outside
+	Decision   string // of approval_required: the reference of the owner's decision that it waits for
 	RetryAfter time.Duration
 }
 
@@ -261,6 +273,7 @@ type Problem struct {
 	Code             Code   `json:"code"`
 	Retry            Retry  `json:"retry"`
 	RetryAfterMS     int64  `json:"retry_after_ms,omitempty"`
+	Decision         string `json:"decision,omitempty"` // of approval_required
 }
 
 // Problem renders a refusal with the given HTTP status.
@@ -268,6 +281,6 @@ func (r *Refusal) Problem(status int) Problem {
 	return Problem{
 		Type: "about:blank", Title: http.StatusText(status), Status: status,
 		Error: r.Code.OAuthError(), ErrorDescription: r.Text(), Code: r.Code,
-		Retry: r.Code.Retry(), RetryAfterMS: r.Wait().Milliseconds(),
+		Retry: r.Code.Retry(), RetryAfterMS: r.Wait().Milliseconds(), Decision: r.Decision,
 	}
 }

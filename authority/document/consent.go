@@ -13,8 +13,11 @@ import (
 const (
 	// ConsentVersion is the version of the consent document's form.
 	ConsentVersion = 1
-	// MoreStops ends a run that needs more than was consented to.
+	// What happens to a run that needs more than its dial allows, when its owner
+	// is asked and does not answer: it stops after the decision window, or it
+	// waits until its deadline.
 	MoreStops = "stop"
+	MoreWaits = "wait"
 
 	maxAhead = maxDays * dayS // how far in the future a consent may begin
 )
@@ -52,6 +55,7 @@ type Consent struct {
 	NotBefore        timetable.Instant  `json:"not_before"`
 	Expires          timetable.Instant  `json:"expires"`
 	WhenMoreIsNeeded string             `json:"when_more_is_needed"`
+	DecisionWindowS  int64              `json:"decision_window_s"`
 }
 
 // Parts is what a consent is built from. TaskRef is the task's opaque
@@ -83,7 +87,7 @@ func BuildConsent(p Parts) (Consent, error) {
 		TaskRevision: p.Task.Revision, Title: p.Task.Title, Schedule: p.Task.Schedule,
 		Dial: p.Task.Dial, Limits: p.Task.Limits,
 		Policy: p.Policy.Name, PolicyRevision: p.Policy.Revision,
-		WhenMoreIsNeeded: MoreStops,
+		WhenMoreIsNeeded: p.Task.WhenMoreIsNeeded, DecisionWindowS: p.Task.DecisionWindowS,
 	}
 	if err := first(c.addDigests(p), c.addGrants(p), c.addTerm(p)); err != nil {
 		return Consent{}, err
@@ -161,7 +165,7 @@ func (c *Consent) Validate() error {
 		name("policy", c.Policy),
 		between("policy_revision", c.PolicyRevision, 1, maxRevision),
 		c.checkTerm(),
-		oneOf("when_more_is_needed", c.WhenMoreIsNeeded, MoreStops),
+		whenMore(c.WhenMoreIsNeeded, c.DecisionWindowS),
 	)
 }
 

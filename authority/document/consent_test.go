@@ -46,7 +46,7 @@ func TestConsentSaysEverythingAndNoMore(t *testing.T) {
 	}
 	text, err := c.Canonical()
 	require.NoError(t, err)
-	want := `{"client":"ledger","dial":"read","expires":"2026-05-31T00:00:00Z",` +
+	want := `{"client":"ledger","decision_window_s":3600,"dial":"read","expires":"2026-05-31T00:00:00Z",` +
 		`"grants":[{"action":"row.read","guard":"orders-db","resource":"table:orders","risk":"read"},` +
 		`{"action":"row.append","currency":"EUR","guard":"orders-db","max_amount":5000,"resource":"table:closings","risk":"low"}],` +
 		`"limits":{"effects":20,"runtime_s":600},"not_before":"2026-05-01T00:00:00Z",` +
@@ -180,6 +180,7 @@ func TestEveryPartCountsInTheDigest(t *testing.T) {
 		"schedule.missed": nil, "schedule.window_s": 3601, "grants.0.guard": "other", "grants.0.action": "row.list", "grants.0.resource": "table:order",
 		"grants.0.risk": "low", "grants.1.max_amount": 5001, "grants.1.currency": "USD", "grants": []any{map[string]any{"guard": "a", "action": "b", "resource": "c:d", "risk": "high"}},
 		"dial": "low", "limits.runtime_s": 601, "limits.effects": 21, "policy": "other", "policy_revision": 3, "policy_document": other,
+		"when_more_is_needed": "wait", "decision_window_s": 3601,
 		"not_before": "2026-05-01T00:00:01Z", "expires": "2026-05-31T00:00:01Z",
 	}
 	seen := map[Digest]string{want: "base"}
@@ -200,7 +201,7 @@ func TestEveryPartCountsInTheDigest(t *testing.T) {
 	var members map[string]any
 	require.NoError(t, json.Unmarshal(text, &members))
 	for member := range members {
-		covered := member == "version" || member == "when_more_is_needed" // one value each
+		covered := member == "version" // one value
 		for field := range changes {
 			covered = covered || field == member || strings.HasPrefix(field, member+".")
 		}
@@ -239,7 +240,8 @@ func TestConsentIsNotRead(t *testing.T) {
 		{"not_before", "must lie at most 366 days after not_before", []any{absent{}, "2020-01-01T00:00:00Z", "2026-05-31T00:00:00Z", "2027-01-01T00:00:00Z"}},
 		{"expires", "must lie at most 366 days after not_before", []any{absent{}, "2036-05-31T00:00:00Z"}},
 		{"expires", "expires does not hold", []any{"", "never", "2026-05-31", "2026-05-31T00:00:00.5Z"}},
-		{"when_more_is_needed", "when_more_is_needed must be one of stop", []any{"", "continue", "wait", absent{}}},
+		{"when_more_is_needed", "when_more_is_needed must be one of stop, wait", []any{"", "continue", "proceed", absent{}}},
+		{"decision_window_s", "decision_window_s must be between 60 and", []any{0, 59, -1, 604801, absent{}}},
 		{"member", "member is not a known field", []any{"a@example.org"}},
 	}
 	for _, c := range cases {

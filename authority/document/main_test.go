@@ -33,7 +33,7 @@ var good = map[string]string{
 		"grants":[{"guard":"orders-db","action":"row.read","resource":"table:orders","optional":false},
 			{"guard":"orders-db","action":"row.append","resource":"table:closings","max_amount":5000,"currency":"EUR","optional":false},
 			{"guard":"orders-db","action":"row.delete","resource":"table:drafts","optional":true}],
-		"limits":{"runtime_s":600,"effects":20},"consent":{"not_before":"2026-05-01T00:00:00Z","days":30}}`,
+		"limits":{"runtime_s":600,"effects":20},"consent":{"not_before":"2026-05-01T00:00:00Z","days":30},"when_more_is_needed":"stop","decision_window_s":3600}`,
 }
 
 func document(t testing.TB, kind string) Document {

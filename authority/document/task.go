@@ -160,10 +160,15 @@ type Task struct {
 	Grants         []Grant            `json:"grants"`
 	Limits         TaskLimits         `json:"limits"`
 	Consent        Term               `json:"consent"`
+
+	// What happens when the owner is asked about more than the dial allows and
+	// does not answer: stop after the window, or wait until the deadline.
+	WhenMoreIsNeeded string `json:"when_more_is_needed"`
+	DecisionWindowS  int64  `json:"decision_window_s"`
 }
 
 func blankTask(h Header) *Task {
-	return &Task{Header: h, Dial: catalogue.Read, Schedule: timetable.Document{Missed: timetable.Skip}}
+	return &Task{Header: h, WhenMoreIsNeeded: MoreStops, DecisionWindowS: 3600, Dial: catalogue.Read, Schedule: timetable.Document{Missed: timetable.Skip}}
 }
 
 // Validate checks the task by itself; see [CheckTask] for the rest.
@@ -183,6 +188,7 @@ func (t *Task) Validate() error {
 		dial("dial", t.Dial),
 		grants(t.Grants),
 		t.Limits.check(),
+		whenMore(t.WhenMoreIsNeeded, t.DecisionWindowS),
 		between("consent.days", t.Consent.Days, 1, maxDays),
 		between("consent.not_before", int64(t.Consent.NotBefore), 0, 253402300799),
 	)
@@ -192,6 +198,13 @@ func (l TaskLimits) check() error {
 	return first(
 		between("limits.runtime_s", l.RuntimeS, 1, maxRuntimeS),
 		between("limits.effects", l.Effects, 1, maxEffects),
+	)
+}
+
+func whenMore(silence string, windowS int64) error {
+	return first(
+		oneOf("when_more_is_needed", silence, MoreStops, MoreWaits),
+		between("decision_window_s", windowS, 60, maxRuntimeS),
 	)
 }
 

@@ -190,7 +190,7 @@ func anyDocument(t *rapid.T) string {
 		case bool:
 			d[key] = rapid.Bool().Draw(t, key)
 		case float64:
-			d[key] = rapid.IntRange(1, 86400).Draw(t, key)
+			d[key] = rapid.IntRange(60, 86400).Draw(t, key)
 		}
 		switch key {
 		case "name", "client", "profile", "role", "policy":

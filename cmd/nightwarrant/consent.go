@@ -51,13 +51,22 @@ func showOffer(b *strings.Builder, o api.Offer, c document.Consent, d api.Decisi
 	fmt.Fprintf(b, "\nLimits of each run\n  %s; %s; only what its approval dial %q allows without asking\n",
 		counted(c.Limits.Effects, "change", "changes"), span(time.Duration(c.Limits.RuntimeS)*time.Second), c.Dial)
 
-	b.WriteString("\nWhen it needs more\n  The run stops. Nobody is asked, and it does not count as a success.\n")
+	showMore(b, c)
 
 	fmt.Fprintf(b, "\nFrom and until\n  from   %s (%s)\n  until  %s (%s)\n", at(c.NotBefore.Time(), zone), relative(c.NotBefore.Time().Sub(now)), until, relative(c.Expires.Time().Sub(now)))
 
 	fmt.Fprintf(b, "\nUnder policy %s, revision %d\n", c.Policy, c.PolicyRevision)
 	fmt.Fprintf(b, "\nHow to stop it\n  nightwarrant task revoke %s\n  It takes effect before the command returns.\n", c.Task)
 	showAnswers(b, o, d, c.Expires.Time().In(zone).Format("2 January 2006"))
+}
+
+// showMore says what happens when a run needs more than its dial allows.
+func showMore(b *strings.Builder, c document.Consent) {
+	silence := "the run stops after " + span(time.Duration(c.DecisionWindowS)*time.Second) + " and does not count as a success"
+	if c.WhenMoreIsNeeded == document.MoreWaits {
+		silence = "the run waits, until there is no time left for it, and does not count as a success"
+	}
+	fmt.Fprintf(b, "\nWhen it needs more\n  The run waits and you are asked, about one exact change at a time. Nobody else can answer.\n  Without an answer %s.\n", silence)
 }
 
 func showFires(b *strings.Builder, fires []time.Time, zone *time.Location, now time.Time) {

@@ -28,7 +28,7 @@ func sampleOffer(t testing.TB, change func(c *document.Consent)) (api.Offer, doc
 			{Guard: "ledger", Action: "row.read", Resource: "table:entries", Risk: catalogue.Read},
 		},
 		Dial: catalogue.Low, Limits: document.TaskLimits{RuntimeS: 5400, Effects: 1}, Policy: "default", PolicyRevision: 7,
-		NotBefore: timetable.InstantOf(consentNow), Expires: timetable.InstantOf(consentNow.AddDate(0, 0, 30)), WhenMoreIsNeeded: document.MoreStops,
+		NotBefore: timetable.InstantOf(consentNow), Expires: timetable.InstantOf(consentNow.AddDate(0, 0, 30)), WhenMoreIsNeeded: document.MoreStops, DecisionWindowS: 5400,
 	}
 	if change != nil {
 		change(&c)
@@ -84,7 +84,8 @@ Limits of each run
   at most 1 change; 1 hour 30 minutes; only what its approval dial "low" allows without asking
 
 When it needs more
-  The run stops. Nobody is asked, and it does not count as a success.
+  The run waits and you are asked, about one exact change at a time. Nobody else can answer.
+  Without an answer the run stops after 1 hour 30 minutes and does not count as a success.
 
 From and until
   from   Fri 23 October 2026 22:00:00 CEST (now)

@@ -100,22 +100,23 @@ func (p program) offerShow() *cobra.Command {
 }
 
 // answering is accept and decline: both carry the digest of what was shown.
-func (p program) answering(use, short string, act func(ctx context.Context, who *person, asJSON bool, ref string, in api.Answer) error) *cobra.Command {
+func (p program) answering(use, what, short string, act func(ctx context.Context, who *person, asJSON bool, ref string, in api.Answer) error) *cobra.Command {
 	var digest string
-	c := p.personal(use+" OFFER", short, cobra.ExactArgs(1), func(ctx context.Context, who *person, asJSON bool, args []string) error {
-		ref, err := reference("an offer", args[0])
+	_, noun, _ := strings.Cut(what, " ")
+	c := p.personal(use+" "+strings.ToUpper(noun), short, cobra.ExactArgs(1), func(ctx context.Context, who *person, asJSON bool, args []string) error {
+		ref, err := reference(what, args[0])
 		if err != nil {
 			return err
 		}
 		return act(ctx, who, asJSON, ref, api.Answer{Digest: digest})
 	})
-	c.Flags().StringVar(&digest, "digest", "", "the `DIGEST` that `offer show` printed")
+	c.Flags().StringVar(&digest, "digest", "", "the `DIGEST` that `"+noun+" show` printed")
 	_ = c.MarkFlagRequired("digest") // the flag is defined above
 	return c
 }
 
 func (p program) offerAccept() *cobra.Command {
-	return p.answering("accept", "Say yes to exactly the offer with this digest", func(ctx context.Context, who *person, asJSON bool, ref string, in api.Answer) error {
+	return p.answering("accept", "an offer", "Say yes to exactly the offer with this digest", func(ctx context.Context, who *person, asJSON bool, ref string, in api.Answer) error {
 		return answer(ctx, p, who, asJSON, "POST", api.PathOffers+"/"+ref+"/consent", in, func(b *strings.Builder, c api.Consent) {
 			fmt.Fprintf(b, "You have allowed this until %s.\n\nReceipt\n  consent  %s\n  task     %s\n  given    %s\n  digest   %s\n  epoch    %d\n\nTo stop it: nightwarrant task revoke %s\n",
 				when(c.ExpiresAt), c.Consent, c.Task, when(c.GivenAt), c.Digest, c.ActivationEpoch, c.Task)
@@ -124,7 +125,7 @@ func (p program) offerAccept() *cobra.Command {
 }
 
 func (p program) offerDecline() *cobra.Command {
-	return p.answering("decline", "Say no to exactly the offer with this digest", func(ctx context.Context, who *person, asJSON bool, ref string, in api.Answer) error {
+	return p.answering("decline", "an offer", "Say no to exactly the offer with this digest", func(ctx context.Context, who *person, asJSON bool, ref string, in api.Answer) error {
 		return answer(ctx, p, who, asJSON, "POST", api.PathOffers+"/"+ref+"/decline", in, func(b *strings.Builder, _ struct{}) {
 			b.WriteString("You have not allowed this. Nothing will run on it.\n")
 		})

@@ -145,7 +145,7 @@ func TestAnOfferFromListToRevocation(t *testing.T) {
 	for _, line := range []string{
 		"books runs “Close the day” every 1 second, as you, until ", "books, in its workload role bookkeeper, revision 1",
 		"can     row.append on table:entries at ledger (risk low)", "can     row.delete on table:entries at ledger (risk high)", "cannot  anything else",
-		"at most 5 changes; 10 minutes", "The run stops.", "Under policy default, revision 1", "nightwarrant task revoke ",
+		"at most 5 changes; 10 minutes", "you are asked, about one exact change at a time", "the run stops after 1 hour", "Under policy default, revision 1", "nightwarrant task revoke ",
 		"nightwarrant offer accept " + offer + " --digest " + digest, "nightwarrant offer decline " + offer + " --digest " + digest,
 	} {
 		assert.Contains(t, shown, line)

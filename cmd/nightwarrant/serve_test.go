@@ -207,7 +207,7 @@ func TestServeRefusesAnotherSchema(t *testing.T) {
 	t.Parallel()
 	for change, sentence := range map[string]string{
 		`INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true)`: "the database has schema version 9999 and this program is older",
-		`DELETE FROM goose_db_version WHERE version_id = 8`:                         "the database has schema version 7 and this program needs 8: run `nightwarrant migrate`",
+		`DELETE FROM goose_db_version WHERE version_id = 9`:                         "the database has schema version 8 and this program needs 9: run `nightwarrant migrate`",
 	} {
 		db := teststack.Database(t)
 		s := newSite(t, db.URL("nw_authority"))
@@ -294,7 +294,7 @@ func TestReadinessBoard(t *testing.T) {
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	db := teststack.Database(t)
-	assert.Equal(t, "The database has schema version 8.\n", env{}.good(t, "migrate", "--database-url", db.URL(teststack.Owner)), "it is there already")
+	assert.Equal(t, "The database has schema version 9.\n", env{}.good(t, "migrate", "--database-url", db.URL(teststack.Owner)), "it is there already")
 	r := env{}.run(t, "migrate", "--database-url", "postgres://u:hunter2@[")
 	r.bad(t, exitMisconfigured, "the database's URL cannot be read")
 	assert.NotContains(t, r.err, "hunter2")

@@ -25,8 +25,8 @@ var filling = []struct {
 	{`INSERT INTO nw.task_revisions (task_id, revision, document, role_id, policy_id) SELECT t.id, 1, sha256('task'), role, policy FROM nw.tasks t, part WHERE owner = member`, 0},
 	{`INSERT INTO nw.offers (ref, task_id, task_revision, member, digest, state, expires_at)
 	   SELECT uuid_send(gen_random_uuid()), t.id, 1, member, sha256('consent'), 'accepted', now() + interval '7 days' FROM nw.tasks t, part WHERE owner = member`, 0},
-	{`INSERT INTO nw.consents (ref, offer_id, task_id, task_revision, member, client_id, role_id, policy_id, digest, dial, run_limit_ms, max_effects, not_before, expires_at)
-	   SELECT uuid_send(gen_random_uuid()), o.id, o.task_id, 1, o.member, client, role, policy, o.digest, 1, 3600000, 5, now(), o.expires_at FROM nw.offers o JOIN part USING (member)`, 0},
+	{`INSERT INTO nw.consents (ref, offer_id, task_id, task_revision, member, client_id, role_id, policy_id, digest, dial, run_limit_ms, max_effects, silence, window_ms, not_before, expires_at)
+	   SELECT uuid_send(gen_random_uuid()), o.id, o.task_id, 1, o.member, client, role, policy, o.digest, 1, 3600000, 5, 'stop', 3600000, now(), o.expires_at FROM nw.offers o JOIN part USING (member)`, 0},
 	{`INSERT INTO nw.consent_grants (consent_id, role_id, guard_id, action, resource, risk)
 	   SELECT c.id, c.role_id, a.guard_id, a.action, sha256('resource'), 1 FROM nw.consents c JOIN part USING (member) JOIN nw.role_actions a ON a.role_id = part.role`, 0},
 	{`INSERT INTO nw.lanes (task_id, task_revision, consent_id) SELECT c.task_id, 1, c.id FROM nw.consents c JOIN part USING (member)`, 0},

@@ -69,9 +69,19 @@ var invariants = []invariant{
 	{"a run that succeeded wanted nothing that it did not get", `SELECT id FROM nw.runs WHERE state = 'succeeded' AND shortfall IS NOT NULL`},
 	{"every effect was granted by its run's consent", `SELECT e.id FROM nw.effects e JOIN nw.runs r ON r.id = e.run_id LEFT JOIN nw.consent_grants g
 		ON g.consent_id = r.consent_id AND g.guard_id = e.guard_id AND g.action = e.action AND g.resource = e.resource AND e.amount <= g.max_amount WHERE g.consent_id IS NULL`},
-	{"every effect is at or below the dial", `SELECT e.id FROM nw.effects e JOIN nw.runs r ON r.id = e.run_id JOIN nw.consents c ON c.id = r.consent_id WHERE e.risk > c.dial`},
+	{"every admitted effect is at or below the dial, or its owner has decided on it", `SELECT e.id FROM nw.effects e JOIN nw.runs r ON r.id = e.run_id JOIN nw.consents c ON c.id = r.consent_id
+		WHERE e.risk > c.dial AND e.attempt IS NOT NULL AND NOT EXISTS (SELECT FROM nw.decisions d WHERE d.effect_id = e.id AND d.state = 'used' AND d.digest = e.digest)`},
+	{"a card is open exactly while its run waits", `SELECT r.id FROM nw.runs r WHERE (r.state = 'waiting') <> EXISTS (SELECT FROM nw.decisions d WHERE d.run_id = r.id AND d.state = 'pending')`},
+	{"a run has at most three cards", `SELECT run_id FROM nw.decisions GROUP BY run_id HAVING count(*) > 3`},
+	{"a decision is its task's owner's, about an effect of its run", `SELECT d.id FROM nw.decisions d JOIN nw.tasks k ON k.id = d.task_id JOIN nw.effects e ON e.id = d.effect_id
+		WHERE d.member <> k.owner OR d.run_id <> e.run_id OR d.task_id <> e.task_id OR d.digest <> e.digest`},
+	{"every decision has its arguments", `SELECT d.id FROM nw.decisions d WHERE NOT EXISTS (SELECT FROM nw.arguments a WHERE a.decision_id = d.id)`},
+	{"every card is audited", `SELECT d.id FROM nw.decisions d WHERE NOT EXISTS (SELECT FROM nw.audit a WHERE a.effect_id = d.effect_id AND a.verb = 'ask' AND a.verdict = 'ok')
+		OR d.state IN ('approved', 'denied', 'used') AND NOT EXISTS (SELECT FROM nw.audit a WHERE a.effect_id = d.effect_id AND a.verb = 'decide' AND a.verdict = 'ok')`},
+	{"a run that was told no did not succeed", `SELECT r.id FROM nw.runs r JOIN nw.decisions d ON d.run_id = r.id WHERE r.state = 'succeeded' AND d.state = 'denied'`},
 	{"a run has at most the effects that were consented to", `SELECT r.id FROM nw.runs r JOIN nw.consents c ON c.id = r.consent_id
-		WHERE (SELECT count(*) FROM nw.effects e WHERE e.run_id = r.id) > c.max_effects - r.effects_left`},
+		WHERE (SELECT count(*) FROM nw.effects e WHERE e.run_id = r.id AND EXISTS (SELECT FROM nw.audit a WHERE a.effect_id = e.id AND a.verb = 'mint' AND a.verdict = 'ok'))
+		> c.max_effects - r.effects_left`},
 	{"every run has its slot", `SELECT r.id FROM nw.runs r LEFT JOIN nw.slots s ON s.run_id = r.id AND s.outcome = 'run' WHERE s.run_id IS NULL OR s.nominal_at <> r.nominal_at`},
 	{"a slot coalesces into a run of its own task", `SELECT s.run_id FROM nw.slots s JOIN nw.runs r ON r.id = s.run_id WHERE s.task_id <> r.task_id`},
 	{"a queued run has an outbox row, and no other has", `SELECT r.id FROM nw.runs r LEFT JOIN nw.outbox o ON o.run_id = r.id WHERE (r.state = 'queued') <> (o.run_id IS NOT NULL)`},
@@ -98,7 +108,7 @@ var invariants = []invariant{
 		UNION ALL SELECT r.id FROM nw.runs r JOIN nw.audit p ON p.run_id = r.id AND p.verb = 'plan' WHERE r.live AND p.id < (SELECT max(a.id) FROM nw.audit a
 		WHERE a.verb = 'incarnation' AND (convert_from(a.body, 'UTF8')::json->'more'->>'reason') <> 'promoted')`},
 	{"no report is of a boot that was never numbered", `SELECT r.instance_id FROM nw.readiness_reports r JOIN nw.instances i ON i.id = r.instance_id WHERE r.boot > i.boot`},
-	{"every minted effect is audited", audited("nw.effects", "effect_id", "mint", "true")},
+	{"every minted effect is audited", audited("nw.effects", "effect_id", "mint", "(x.state = 'minted' OR x.attempt IS NOT NULL)")},
 	{"every admitted effect is audited", audited("nw.effects", "effect_id", "admit", "x.attempt IS NOT NULL")},
 	{"every outcome is audited, once", `SELECT e.id FROM nw.effects e WHERE e.settled_at IS NOT NULL AND 1 <> (SELECT count(*) FROM nw.audit a WHERE a.effect_id = e.id
 		AND a.verb IN ('settle_effect', 'expire_effect') AND a.verdict = 'ok')`},

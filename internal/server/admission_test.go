@@ -185,14 +185,6 @@ func TestMintRefused(t *testing.T) {
 	refusedWith(t, h, api.InvalidToken, func() authoritytest.Answer { // a component capability is no run capability
 		return h.Send(h.Form(g.Key, authoritytest.MintForm(g.Token, "book", "rent")))
 	})
-
-	// Above the dial: refused, and the run can never say that it succeeded.
-	above := authoritytest.MintDetails(w.Token, "book", []api.Detail{{Type: api.DetailTypeEffect, Actions: []string{"row.delete"}, Locations: []string{authoritytest.GuardURI},
-		Identifier: "table:entries", Parameters: json.RawMessage(`{"table":"entries","key":{"id":1}}`)}})
-	assert.Equal(t, api.ApprovalUnavailable, h.Send(h.Form(w.Key, above)).Problem().Code)
-	var receipt api.Receipt
-	h.Into(w.Settle("succeeded"), &receipt)
-	assert.Equal(t, "failed", receipt.State)
 }
 
 // P12: a key names one effect; a committed digest needs repeat_of; a rebound capability kills the older one; ceilings end in an outcome of their own.
@@ -563,7 +555,7 @@ func TestEveryRouteIsOnOneSide(t *testing.T) {
 	for _, r := range []string{"GET " + api.PathMetadata, "GET " + api.PathJWKS, "POST " + api.PathNonces, "POST " + api.PathSettleRun, "POST " + api.PathSettle, "GET " + api.PathUnsettled,
 		"GET " + api.PathEffects + "{reference}", "GET " + api.PathReadiness, "PUT " + api.PathReports + "{family}", "GET " + api.PathOffers, "GET " + api.PathOffers + "/{reference}",
 		"POST " + api.PathOffers + "/{reference}/decline", "GET " + api.PathTasks, "POST " + api.PathTasks + "/{reference}/revoke", "POST " + api.PathTasks + "/{reference}/cut-off",
-		"GET " + api.PathRuns, "GET " + api.PathFindings, "POST " + api.PathFindings, "POST " + api.PathRetire, "GET /healthz", "GET /readyz"} {
+		"GET " + api.PathRuns, "GET " + api.PathDecisions, "GET " + api.PathDecisions + "/{reference}", "POST " + api.PathDecisions + "/{reference}/deny", "GET " + api.PathFindings, "POST " + api.PathFindings, "POST " + api.PathRetire, "GET /healthz", "GET /readyz"} {
 		open[r] = true
 	}
 	seen := 0

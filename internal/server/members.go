@@ -89,6 +89,35 @@ func (s *Server) runs(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
+func (s *Server) decisions(w http.ResponseWriter, r *http.Request) error {
+	return reading(s, w, r, func(ctx context.Context, c authority.Call, e capability.Token) (api.Page[api.OwnerDecision], error) {
+		all, err := s.authority.Decisions(ctx, c, e, "")
+		return api.Page[api.OwnerDecision]{Items: all}, err
+	})
+}
+
+func (s *Server) decision(w http.ResponseWriter, r *http.Request) error {
+	return reading(s, w, r, func(ctx context.Context, c authority.Call, e capability.Token) (one api.OwnerDecision, err error) {
+		all, err := s.authority.Decisions(ctx, c, e, r.PathValue("reference"))
+		if err == nil {
+			one = all[0]
+		}
+		return one, err
+	})
+}
+
+func (s *Server) approve(w http.ResponseWriter, r *http.Request) error {
+	return acting(s, w, r, func(ctx context.Context, c authority.Call, e capability.Token, in api.Answer) (struct{}, error) {
+		return struct{}{}, s.authority.Approve(ctx, c, e, r.PathValue("reference"), in)
+	})
+}
+
+func (s *Server) deny(w http.ResponseWriter, r *http.Request) error {
+	return acting(s, w, r, func(ctx context.Context, c authority.Call, e capability.Token, in api.Answer) (struct{}, error) {
+		return struct{}{}, s.authority.Deny(ctx, c, e, r.PathValue("reference"), in)
+	})
+}
+
 func (s *Server) ambiguous(w http.ResponseWriter, r *http.Request) error {
 	return reading(s, w, r, func(ctx context.Context, c authority.Call, e capability.Token) (api.Page[api.AmbiguousEffect], error) {
 		all, err := s.authority.Ambiguous(ctx, c, e)

@@ -84,6 +84,10 @@ func (s *Server) Routes() []Route {
 		{"POST", api.PathTasks + "/{reference}/revoke", false, s.revoke},
 		{"POST", api.PathTasks + "/{reference}/cut-off", false, s.cutOff},
 		{"GET", api.PathRuns, false, s.runs},
+		{"GET", api.PathDecisions, false, s.decisions},
+		{"GET", api.PathDecisions + "/{reference}", false, s.decision},
+		{"POST", api.PathDecisions + "/{reference}/approve", true, s.approve},
+		{"POST", api.PathDecisions + "/{reference}/deny", false, s.deny},
 		{"GET", api.PathFindings, false, s.ambiguous},
 		{"POST", api.PathFindings, false, s.finding},
 		{"POST", api.PathRegistry, true, s.apply}, // sets with a task in them; see the verb apply

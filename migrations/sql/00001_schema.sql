@@ -57,14 +57,14 @@ CREATE DOMAIN nw.verdict AS text CHECK (VALUE IN (
   'invalid_client', 'assertion_bound', 'invalid_envelope', 'unknown_member', 'invalid_target', 'invalid_grant', 'invalid_authorization_details', 'unsupported_grant_type',
   'payload_too_large', 'unsupported_media_type', 'method_not_allowed', 'too_many_requests', 'unavailable', 'outcome_unknown', 'internal',
   'unknown_run', 'run_ended', 'held', 'lease_lost', 'fence_stale', 'deadline_passed', 'authority_changed', 'readiness_changed', 'consent_ended',
-  'lane_uncertain', 'effects_in_flight', 'not_granted', 'approval_unavailable', 'limit_reached', 'effect_ambiguous', 'effect_in_flight', 'effect_key_conflict',
+  'lane_uncertain', 'effects_in_flight', 'not_granted', 'approval_unavailable', 'approval_required', 'approval_denied', 'decision_changed', 'decision_ended', 'limit_reached', 'effect_ambiguous', 'effect_in_flight', 'effect_key_conflict',
   'effect_repeated', 'effect_lapsed', 'effect_mismatch', 'effect_already_admitted', 'effect_settled', 'attempt_mismatch', 'wrong_guard', 'too_late',
   'boot_superseded', 'report_stale', 'unknown_family', 'invalid_document', 'revision_immutable', 'revision_stale', 'offer_changed', 'offer_ended', 'retired'));
 
 -- Everything that can be audited.
 CREATE DOMAIN nw.verb AS text CHECK (VALUE IN (
   'register_keys', 'apply', 'retire', 'offer', 'consent', 'decline', 'revoke', 'cut_off', 'plan', 'publish', 'claim', 'renew', 'mint', 'admit', 'settle_effect',
-  'late_evidence', 'expire_effect', 'expire_consent', 'finding', 'settle_run', 'end_run', 'requeue', 'component', 'report', 'open', 'close', 'hold', 'release', 'requirement', 'standby',
+  'late_evidence', 'expire_effect', 'expire_consent', 'ask', 'decide', 'finding', 'settle_run', 'end_run', 'requeue', 'component', 'report', 'open', 'close', 'hold', 'release', 'requirement', 'standby',
   'incarnation', 'refusals', 'present'));
 
 -- Families of A17 that this version builds, those that are to come (nobody may report them yet: no stand-in is ever healthy), and an
@@ -203,6 +203,8 @@ CREATE TABLE nw.consents (
   dial          smallint NOT NULL CHECK (dial BETWEEN 0 AND 3),
   run_limit_ms  bigint NOT NULL CHECK (run_limit_ms BETWEEN 1000 AND 604800000),
   max_effects   integer NOT NULL CHECK (max_effects BETWEEN 0 AND 100000),
+  silence       text NOT NULL CHECK (silence IN ('wait', 'stop')), -- when the owner does not answer: wait until the deadline, or stop after the window
+  window_ms     bigint NOT NULL CHECK (window_ms BETWEEN 60000 AND 604800000),
   not_before    timestamptz NOT NULL,
   expires_at    timestamptz NOT NULL CHECK (expires_at > not_before),
   state         text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'superseded', 'revoked', 'expired')),
@@ -212,7 +214,8 @@ CREATE UNIQUE INDEX consents_one_active ON nw.consents (task_id) WHERE state = '
 CREATE INDEX consents_member ON nw.consents (member, id);
 CREATE INDEX consents_over ON nw.consents (expires_at) WHERE state = 'active';
 SELECT nw.classify('consents', 'id number, ref reference, offer_id number, task_id number, task_revision number, member reference, client_id number, role_id number,
-  policy_id number, digest digest, dial number, run_limit_ms number, max_effects number, not_before time, expires_at time, state state, given_at time');
+  policy_id number, digest digest, dial number, run_limit_ms number, max_effects number, silence state, window_ms number, not_before time, expires_at time, state state,
+  given_at time');
 
 CREATE TABLE nw.consent_grants (
   consent_id bigint NOT NULL REFERENCES nw.consents,
@@ -328,7 +331,7 @@ CREATE TABLE nw.effects (
   amount           bigint NOT NULL DEFAULT 0 CHECK (amount >= 0),
   risk             smallint NOT NULL CHECK (risk BETWEEN 1 AND 3),
   repeat_of        bigint REFERENCES nw.effects,
-  state            text NOT NULL DEFAULT 'minted' CHECK (state IN ('minted', 'lapsed', 'admitted', 'committed', 'not_applied', 'ambiguous')),
+  state            text NOT NULL DEFAULT 'minted' CHECK (state IN ('asked', 'minted', 'lapsed', 'admitted', 'committed', 'not_applied', 'ambiguous')),
   fence            bigint NOT NULL,
   activation_epoch bigint NOT NULL,
   readiness_epoch  bigint NOT NULL,
@@ -342,7 +345,7 @@ CREATE TABLE nw.effects (
   settle_until     timestamptz,
   settled_at       timestamptz,
   UNIQUE (run_id, key),
-  CHECK ((state IN ('minted', 'lapsed')) = (attempt IS NULL)),
+  CHECK ((state IN ('asked', 'minted', 'lapsed')) = (attempt IS NULL)),
   CHECK ((attempt IS NULL) = (admission IS NULL)),
   CHECK ((attempt IS NULL) = (settle_until IS NULL)),
   CHECK ((state IN ('committed', 'not_applied', 'ambiguous')) = (settled_at IS NOT NULL))) WITH (fillfactor = 70);
@@ -352,6 +355,46 @@ CREATE INDEX effects_committed ON nw.effects (run_id, digest) WHERE state = 'com
 SELECT nw.classify('effects', 'id number, ref reference, run_id number, task_id number, key digest, digest digest, guard_id number, action digest, resource digest,
   amount number, risk number, repeat_of number, state state, fence number, activation_epoch number, readiness_epoch number, holder digest, capability digest,
   expires_at time, attempt reference, admission number, admitted_at time, apply_until time, settle_until time, settled_at time');
+
+-- An owner's decision about one exact effect of one run, with what it stands for (P21).
+CREATE TABLE nw.decisions (
+  id               bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  ref              bytea NOT NULL UNIQUE CHECK (octet_length(ref) = 16),
+  effect_id        bigint NOT NULL REFERENCES nw.effects,
+  task_id          bigint NOT NULL REFERENCES nw.lanes,
+  run_id           bigint NOT NULL REFERENCES nw.runs,
+  member           bytea NOT NULL CHECK (octet_length(member) = 32),
+  digest           bytea NOT NULL CHECK (octet_length(digest) = 32),
+  activation_epoch bigint NOT NULL,
+  policy_id        bigint NOT NULL REFERENCES nw.registry,
+  requirement      bigint NOT NULL,
+  state            text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'approved', 'denied', 'expired', 'used')),
+  asked_at         timestamptz NOT NULL DEFAULT clock_timestamp(),
+  expires_at       timestamptz NOT NULL,
+  decided_at       timestamptz,
+  CHECK ((state = 'pending') = (decided_at IS NULL))) WITH (fillfactor = 70);
+CREATE UNIQUE INDEX decisions_one_card ON nw.decisions (task_id, digest) WHERE state = 'pending';
+CREATE INDEX decisions_effect ON nw.decisions (effect_id);
+CREATE INDEX decisions_run ON nw.decisions (run_id);
+CREATE INDEX decisions_member ON nw.decisions (member, id);
+CREATE INDEX decisions_over ON nw.decisions (expires_at) WHERE state = 'pending';
+SELECT nw.classify('decisions', 'id number, ref reference, effect_id number, task_id number, run_id number, member reference, digest digest, activation_epoch number,
+  policy_id number, requirement number, state state, asked_at time, expires_at time, decided_at time');
+
+-- The other table that may hold text from outside: the exact arguments that an owner must see to decide.
+CREATE TABLE nw.arguments (
+  decision_id bigint PRIMARY KEY REFERENCES nw.decisions,
+  body        bytea NOT NULL CHECK (octet_length(body) BETWEEN 2 AND 65536));
+SELECT nw.classify('arguments', 'decision_id number, body document');
+
+-- What an owner must be told, until it has been told.
+CREATE TABLE nw.notices (
+  decision_id bigint PRIMARY KEY REFERENCES nw.decisions,
+  kind        text NOT NULL CHECK (kind IN ('asked', 'reminder')),
+  attempt     integer NOT NULL DEFAULT 0,
+  next_at     timestamptz NOT NULL DEFAULT clock_timestamp());
+CREATE INDEX notices_due ON nw.notices (next_at);
+SELECT nw.classify('notices', 'decision_id number, kind state, attempt number, next_at time');
 
 -- What a person found out about an ambiguous effect: a new entry, never an edit, never a replay (A10).
 CREATE TABLE nw.findings (

@@ -44,25 +44,36 @@ CREATE TRIGGER runs_ending BEFORE UPDATE ON nw.runs FOR EACH ROW
 
 -- Effects: born minted; consumed once; an outcome never changes.
 CREATE TRIGGER effects_new BEFORE INSERT ON nw.effects FOR EACH ROW
-  WHEN (NEW.state <> 'minted') EXECUTE FUNCTION nw.refuse_change('an effect begins minted');
+  WHEN (NEW.state NOT IN ('asked', 'minted')) EXECUTE FUNCTION nw.refuse_change('an effect begins asked or minted');
 CREATE TRIGGER effects_fixed BEFORE UPDATE ON nw.effects FOR EACH ROW
   WHEN (NEW.ref <> OLD.ref OR NEW.run_id <> OLD.run_id OR NEW.task_id <> OLD.task_id OR NEW.key <> OLD.key OR NEW.digest <> OLD.digest
         OR NEW.guard_id <> OLD.guard_id OR NEW.fence < OLD.fence)
   EXECUTE FUNCTION nw.refuse_change('an effect names one change for ever');
 CREATE TRIGGER effects_consumed BEFORE UPDATE ON nw.effects FOR EACH ROW
-  WHEN (OLD.state = 'admitted' AND (NEW.state IN ('minted', 'lapsed', 'admitted') OR NEW.attempt <> OLD.attempt OR NEW.admission <> OLD.admission
+  WHEN (OLD.state = 'admitted' AND (NEW.state IN ('asked', 'minted', 'lapsed', 'admitted') OR NEW.attempt <> OLD.attempt OR NEW.admission <> OLD.admission
         OR NEW.capability <> OLD.capability OR NEW.settle_until <> OLD.settle_until))
   EXECUTE FUNCTION nw.refuse_change('an effect is consumed once');
 CREATE TRIGGER effects_terminal BEFORE UPDATE ON nw.effects FOR EACH ROW
   WHEN (OLD.state IN ('committed', 'not_applied', 'ambiguous')) EXECUTE FUNCTION nw.refuse_change('an outcome never changes');
 CREATE TRIGGER effects_order BEFORE UPDATE ON nw.effects FOR EACH ROW
-  WHEN (OLD.state IN ('minted', 'lapsed') AND NEW.state IN ('committed', 'not_applied', 'ambiguous'))
+  WHEN (OLD.state IN ('asked', 'minted', 'lapsed') AND NEW.state IN ('committed', 'not_applied', 'ambiguous') OR (OLD.state = 'asked' AND NEW.state = 'admitted')
+        OR (OLD.state <> 'asked' AND NEW.state = 'asked'))
   EXECUTE FUNCTION nw.refuse_change('only an admitted effect has an outcome');
+
+-- A decision stands for what it was asked for, is answered once and used once.
+CREATE TRIGGER decisions_new BEFORE INSERT ON nw.decisions FOR EACH ROW
+  WHEN (NEW.state <> 'pending') EXECUTE FUNCTION nw.refuse_change('a decision begins pending');
+CREATE TRIGGER decisions_fixed BEFORE UPDATE ON nw.decisions FOR EACH ROW
+  WHEN (NEW.ref <> OLD.ref OR NEW.effect_id <> OLD.effect_id OR NEW.task_id <> OLD.task_id OR NEW.run_id <> OLD.run_id OR NEW.member <> OLD.member OR NEW.digest <> OLD.digest
+        OR NEW.activation_epoch <> OLD.activation_epoch OR NEW.policy_id <> OLD.policy_id OR NEW.requirement <> OLD.requirement OR NEW.expires_at <> OLD.expires_at
+        OR NOT (OLD.state = NEW.state OR (OLD.state = 'pending' AND NEW.state IN ('approved', 'denied', 'expired')) OR (OLD.state = 'approved' AND NEW.state IN ('used', 'expired'))))
+  EXECUTE FUNCTION nw.refuse_change('a decision is made once, about one effect');
 
 -- Consents and offers end once.
 CREATE TRIGGER consents_end BEFORE UPDATE ON nw.consents FOR EACH ROW
   WHEN (OLD.state <> 'active' OR NEW.digest <> OLD.digest OR NEW.expires_at <> OLD.expires_at OR NEW.member <> OLD.member OR NEW.task_id <> OLD.task_id
-        OR NEW.dial <> OLD.dial OR NEW.role_id <> OLD.role_id OR NEW.task_revision <> OLD.task_revision OR NEW.max_effects <> OLD.max_effects)
+        OR NEW.dial <> OLD.dial OR NEW.role_id <> OLD.role_id OR NEW.task_revision <> OLD.task_revision OR NEW.max_effects <> OLD.max_effects
+        OR NEW.silence <> OLD.silence OR NEW.window_ms <> OLD.window_ms)
   EXECUTE FUNCTION nw.refuse_change('a consent can only end');
 CREATE TRIGGER offers_end BEFORE UPDATE ON nw.offers FOR EACH ROW
   WHEN (OLD.state <> 'open' OR NEW.digest <> OLD.digest OR NEW.member <> OLD.member OR NEW.expires_at <> OLD.expires_at)
@@ -77,12 +88,12 @@ DO $$
 DECLARE t text;
 BEGIN
   FOREACH t IN ARRAY ARRAY['documents', 'authority_identity', 'components', 'component_families', 'role_profiles', 'role_actions', 'role_queues', 'tasks', 'task_revisions',
-      'consent_grants', 'slots', 'findings', 'late_evidence', 'readiness_requirements', 'requirement_families', 'requirement_profiles', 'incarnations', 'standbys', 'readiness_log',
+      'consent_grants', 'slots', 'arguments', 'findings', 'late_evidence', 'readiness_requirements', 'requirement_families', 'requirement_profiles', 'incarnations', 'standbys', 'readiness_log',
       'audit'] LOOP
     EXECUTE format('CREATE TRIGGER %I BEFORE UPDATE ON nw.%I FOR EACH ROW EXECUTE FUNCTION nw.refuse_change(''rows are only inserted'')', t || '_fixed', t);
   END LOOP;
   FOREACH t IN ARRAY ARRAY['documents', 'authority_identity', 'registry', 'components', 'component_families', 'role_profiles', 'role_actions', 'role_queues', 'tasks', 'task_revisions',
-      'offers', 'consents', 'consent_grants', 'lanes', 'runs', 'slots', 'effects', 'findings', 'late_evidence', 'ring_floors', 'readiness_requirements', 'requirement_families', 'requirement_profiles', 'incarnations', 'standbys',
+      'offers', 'consents', 'consent_grants', 'lanes', 'runs', 'slots', 'effects', 'decisions', 'arguments', 'findings', 'late_evidence', 'ring_floors', 'readiness_requirements', 'requirement_families', 'requirement_profiles', 'incarnations', 'standbys',
       'instances', 'readiness_decision', 'readiness_log', 'audit'] LOOP
     EXECUTE format('CREATE TRIGGER %I BEFORE DELETE ON nw.%I FOR EACH ROW EXECUTE FUNCTION nw.refuse_change(''rows are never deleted'')', t || '_kept', t);
     EXECUTE format('CREATE TRIGGER %I BEFORE TRUNCATE ON nw.%I FOR EACH STATEMENT EXECUTE FUNCTION nw.refuse_change(''rows are never deleted'')', t || '_whole', t);

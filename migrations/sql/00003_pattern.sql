@@ -128,7 +128,7 @@ BEGIN
     DELETE FROM outbox WHERE run_id = p_run;
     RETURN 'ending';
   END IF;
-  UPDATE effects SET state = 'lapsed' WHERE run_id = p_run AND state = 'minted';
+  UPDATE effects SET state = 'lapsed' WHERE run_id = p_run AND (state = 'minted' OR (state = 'asked' AND final <> 'lease_lost'));
   DELETE FROM outbox WHERE run_id = p_run;
   IF final = 'lease_lost' THEN
     UPDATE runs SET state = 'queued', ending = NULL, holder = NULL, lease_until = NULL WHERE id = p_run AND inflight = 0;
@@ -138,6 +138,8 @@ BEGIN
     RETURN 'queued';
   END IF;
   UPDATE runs SET state = final, ending = NULL, holder = NULL, lease_until = NULL, ended_at = clock_timestamp() WHERE id = p_run AND inflight = 0;
+  -- A card closes with its run (P21).
+  UPDATE decisions SET state = 'expired', decided_at = clock_timestamp() WHERE run_id = p_run AND state IN ('pending', 'approved');
   PERFORM nw.note('end_run', 'ok', r.task_id, r.id, NULL, json_build_object('state', final, 'fence', r.fence));
   RETURN final;
 END $$;

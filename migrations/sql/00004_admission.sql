@@ -140,25 +140,32 @@ END $$;
 CREATE FUNCTION nw.mint(
   p_run bytea, p_fence bigint, p_activation bigint, p_readiness bigint, p_incarnation bigint, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea,
   p_ref bytea, p_key bytea, p_guard bytea, p_action bytea, p_resource bytea, p_amount bigint, p_currency bytea, p_risk smallint, p_digest bytea, p_repeat_of bytea,
-  p_capability bytea, p_ttl_ms integer,
-  OUT verdict text, OUT wait_ms bigint, OUT effect_ref bytea, OUT effect_state text, OUT effect_digest bytea, OUT task_ref bytea, OUT client bytea, OUT deadline timestamptz,
+  p_capability bytea, p_ttl_ms integer, p_decision bytea, p_arguments bytea,
+  OUT verdict text, OUT wait_ms bigint, OUT decision bytea, OUT effect_ref bytea, OUT effect_state text, OUT effect_digest bytea, OUT task_ref bytea, OUT client bytea, OUT deadline timestamptz,
   OUT ttl_left_ms bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE d readiness_decision; l lanes; r runs; e effects; c consents; g consent_grants; t timestamptz; u timestamptz; guard bigint; known boolean; previous bigint; minted bigint;
+  o decisions; above boolean; allowed boolean; ask_until timestamptz;
 BEGIN
   PERFORM nw.enter();
   SELECT lanes.* INTO l FROM lanes WHERE task_id = (SELECT runs.task_id FROM runs WHERE ref = p_run) FOR NO KEY UPDATE;
   SELECT runs.* INTO r FROM runs WHERE ref = p_run FOR NO KEY UPDATE;
   SELECT effects.* INTO e FROM effects WHERE run_id = r.id AND key = p_key FOR NO KEY UPDATE;
+  PERFORM FROM decisions WHERE effect_id = e.id ORDER BY id FOR NO KEY UPDATE;
   d := nw.admitting();
   t := clock_timestamp();
   known := e.id IS NOT NULL;
+  SELECT decisions.* INTO o FROM decisions WHERE effect_id = e.id ORDER BY id DESC LIMIT 1;
   SELECT consents.* INTO c FROM consents WHERE id = r.consent_id;
   SELECT k.id INTO guard FROM components k JOIN registry g2 ON g2.id = k.id WHERE k.uri = p_guard AND g2.kind = 'guard' AND g2.state = 'active';
   SELECT consent_grants.* INTO g FROM consent_grants WHERE consent_id = r.consent_id AND guard_id = guard AND action = p_action AND resource = p_resource;
   SELECT tasks.ref, g2.name INTO task_ref, client FROM tasks JOIN registry g2 ON g2.id = tasks.client_id WHERE tasks.id = r.task_id;
   SELECT id INTO previous FROM effects WHERE run_id = r.id AND ref = p_repeat_of AND digest = p_digest AND state = 'committed';
   wait_ms := 1000;
+  above := greatest(g.risk, p_risk) > c.dial;
+  -- A decision that was used stands for its effect, so that minting it again needs no new one (P21).
+  allowed := coalesce(NOT above OR (o.state IN ('approved', 'used') AND o.digest = p_digest AND nw.bound(o, l, c, d, t)), false);
+  ask_until := nw.ask_until(c, r.deadline, t);
   verdict := nw.holder_verdict(r, l, p_jkt, p_fence, p_activation, t);
   verdict := CASE
     WHEN verdict <> 'ok' THEN verdict
@@ -168,18 +175,20 @@ BEGIN
     WHEN l.consent_id IS DISTINCT FROM r.consent_id OR c.state <> 'active' OR c.expires_at <= t THEN 'consent_ended'
     WHEN known AND e.digest <> p_digest THEN 'effect_key_conflict'
     WHEN known AND e.state = 'admitted' THEN 'effect_in_flight'
-    WHEN known AND e.state NOT IN ('minted', 'lapsed') THEN nw.nonce_verdict(p_nonce_at)
+    WHEN known AND e.state NOT IN ('asked', 'minted', 'lapsed') THEN nw.nonce_verdict(p_nonce_at)
     WHEN l.uncertain_until > t AND NOT EXISTS (SELECT FROM findings WHERE effect_id = l.uncertain_effect) THEN 'lane_uncertain'
     WHEN EXISTS (SELECT FROM effects x WHERE x.task_id = r.task_id AND x.digest = p_digest AND x.state = 'ambiguous'
                     AND NOT EXISTS (SELECT FROM findings f WHERE f.effect_id = x.id)) THEN 'effect_ambiguous'
     WHEN guard IS NULL THEN 'invalid_target'
     WHEN g.consent_id IS NULL OR p_amount > g.max_amount OR (p_amount > 0 AND p_currency IS DISTINCT FROM g.currency) THEN 'not_granted'
-    WHEN greatest(g.risk, p_risk) > c.dial THEN 'approval_unavailable'
     WHEN p_repeat_of IS NOT NULL AND previous IS NULL THEN 'effect_repeated'
     WHEN p_repeat_of IS NULL AND EXISTS (SELECT FROM effects x WHERE x.run_id = r.id AND x.digest = p_digest AND x.state = 'committed') THEN 'effect_repeated'
-    WHEN NOT known AND r.effects_left = 0 THEN 'limit_reached'
+    WHEN (NOT known OR e.state = 'asked') AND r.effects_left = 0 THEN 'limit_reached'
+    WHEN NOT allowed AND EXISTS (SELECT FROM decisions n WHERE n.run_id = r.id AND n.digest = p_digest AND n.state = 'denied') THEN 'approval_denied'
+    WHEN NOT allowed AND (ask_until IS NULL OR (SELECT count(*) FROM decisions n WHERE n.run_id = r.id) >= 3) THEN 'approval_unavailable'
+    WHEN NOT allowed AND r.inflight > 0 THEN 'effects_in_flight'
     ELSE nw.nonce_verdict(p_nonce_at) END;
-  IF verdict IN ('approval_unavailable', 'limit_reached') AND r.shortfall IS NULL THEN
+  IF verdict IN ('approval_unavailable', 'approval_denied', 'limit_reached') AND r.shortfall IS NULL THEN
     -- A run that needed more and did not get it never reports success.
     UPDATE runs SET shortfall = CASE verdict WHEN 'limit_reached' THEN 'limit' ELSE 'approval' END WHERE id = r.id AND state = 'claimed' AND fence = p_fence;
   END IF;
@@ -189,19 +198,32 @@ BEGIN
   END IF;
 
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
-  IF known AND e.state NOT IN ('minted', 'lapsed') THEN
+  IF known AND e.state NOT IN ('asked', 'minted', 'lapsed') THEN
     effect_ref := e.ref; effect_state := e.state; effect_digest := e.digest;
     PERFORM nw.note('mint', 'ok', r.task_id, r.id, e.id, json_build_object('settled', e.state));
     RETURN;
   END IF;
+  IF NOT allowed THEN
+    IF NOT known THEN
+      INSERT INTO effects (ref, run_id, task_id, key, digest, guard_id, action, resource, amount, risk, repeat_of, state, fence, activation_epoch, readiness_epoch, holder, capability, expires_at)
+        VALUES (p_ref, r.id, r.task_id, p_key, p_digest, guard, p_action, p_resource, p_amount, greatest(g.risk, p_risk), previous, 'asked', p_fence, p_activation, d.epoch, p_jkt,
+                p_capability, t) RETURNING effects.* INTO STRICT e;
+    END IF;
+    PERFORM nw.ask(r, l, c, e, d.requirement, p_decision, p_arguments, ask_until);
+    verdict := 'approval_required'; decision := p_decision;
+    RETURN;
+  END IF;
+  IF above AND o.state = 'approved' THEN UPDATE decisions SET state = 'used' WHERE id = o.id AND state = 'approved'; END IF;
   u := least(t + make_interval(secs => p_ttl_ms / 1000.0), r.deadline);
+  IF NOT known OR e.state = 'asked' THEN
+    UPDATE runs SET effects_left = effects_left - 1 WHERE id = r.id AND effects_left > 0 AND state = 'claimed' AND fence = p_fence;
+    IF NOT FOUND THEN RAISE EXCEPTION 'limit_reached' USING ERRCODE = 'NW409'; END IF;
+  END IF;
   IF known THEN
     -- Rebind: the older capability is dead, admit compares the effect's fence and capability.
     UPDATE effects SET state = 'minted', fence = p_fence, activation_epoch = p_activation, readiness_epoch = d.epoch, holder = p_jkt, capability = p_capability, expires_at = u
-     WHERE id = e.id AND state IN ('minted', 'lapsed') RETURNING effects.ref, id INTO STRICT effect_ref, minted;
+     WHERE id = e.id AND state IN ('asked', 'minted', 'lapsed') RETURNING effects.ref, id INTO STRICT effect_ref, minted;
   ELSE
-    UPDATE runs SET effects_left = effects_left - 1 WHERE id = r.id AND effects_left > 0 AND state = 'claimed' AND fence = p_fence;
-    IF NOT FOUND THEN RAISE EXCEPTION 'limit_reached' USING ERRCODE = 'NW409'; END IF;
     INSERT INTO effects (ref, run_id, task_id, key, digest, guard_id, action, resource, amount, risk, repeat_of, fence, activation_epoch, readiness_epoch, holder, capability, expires_at)
       VALUES (p_ref, r.id, r.task_id, p_key, p_digest, guard, p_action, p_resource, p_amount, greatest(g.risk, p_risk), previous, p_fence, p_activation, d.epoch, p_jkt,
               p_capability, u)

@@ -240,9 +240,9 @@ BEGIN
 
   epoch := nw.end_consent(o.task_id, 'superseded');
   UPDATE offers SET state = 'accepted' WHERE offers.id = o.id AND state = 'open';
-  INSERT INTO consents (ref, offer_id, task_id, task_revision, member, client_id, role_id, policy_id, digest, dial, run_limit_ms, max_effects, not_before, expires_at)
+  INSERT INTO consents (ref, offer_id, task_id, task_revision, member, client_id, role_id, policy_id, digest, dial, run_limit_ms, max_effects, silence, window_ms, not_before, expires_at)
     VALUES (p_consent, o.id, o.task_id, o.task_revision, p_member, k.client_id, v.role_id, v.policy_id, p_digest, (p_terms->>'dial')::smallint,
-            (p_terms->>'run_limit_ms')::bigint, (p_terms->>'max_effects')::integer, (p_terms->>'not_before')::timestamptz, (p_terms->>'expires_at')::timestamptz)
+            (p_terms->>'run_limit_ms')::bigint, (p_terms->>'max_effects')::integer, p_terms->>'silence', (p_terms->>'window_ms')::bigint, (p_terms->>'not_before')::timestamptz, (p_terms->>'expires_at')::timestamptz)
     RETURNING consents.id, consents.given_at, consents.expires_at INTO STRICT given, given_at, expires_at;
   FOR x IN SELECT value FROM json_array_elements(p_terms->'grants') LOOP
     INSERT INTO consent_grants (consent_id, role_id, guard_id, action, resource, risk, max_amount, currency)
