@@ -114,6 +114,7 @@ func patient(t *testing.T) *authoritytest.House {
 		require.NoError(t, err)
 	}
 	h.Pool.Reset()
+	h.See() // on the new connections, before its copy of the decision is too old
 	return h
 }
 
