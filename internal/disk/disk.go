@@ -42,7 +42,7 @@ func roomAt(path string) (room, error) {
 		return room{}, fmt.Errorf("cannot be examined: %w", err)
 	}
 	block := uint64(s.Bsize)
-	return room{s.Blocks * block, s.Bavail * block, s.Files, uint64(s.Ffree)}, nil
+	return room{s.Blocks * block, s.Bavail * block, s.Files, s.Ffree}, nil
 }
 
 func ignoringSignals(call func() error) error {
