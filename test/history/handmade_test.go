@@ -30,7 +30,7 @@ var (
 	admit  = input{kind: admission, lane: 0, stamp: "a"}
 	second = input{kind: admission, lane: 0, stamp: "b"}
 	other  = input{kind: admission, lane: 1, stamp: "c"}
-	byHand = input{kind: hold, lane: everybody}
+	manual = input{kind: hold, lane: everybody}
 	freed  = input{kind: release, lane: everybody}
 	bad    = input{kind: report, lane: everybody}
 	judged = input{kind: evaluation, lane: everybody}
@@ -49,9 +49,9 @@ func TestHistoriesThatMayBe(t *testing.T) {
 		"a refusal while closed":           {at(1, 2, bad, done(gate{})), at(3, 4, admit, denied)},
 		"an admission that raced a close":  {at(1, 9, admit, done(open(2))), at(2, 3, bad, done(gate{}))},
 		"and the other way round":          {at(2, 3, admit, done(open(2))), at(1, 9, bad, done(gate{}))},
-		"a close of what is closed":        {at(1, 2, bad, done(gate{})), at(3, 4, byHand, done(shut(3))), at(5, 6, look, done(held(3), "", ""))},
+		"a close of what is closed":        {at(1, 2, bad, done(gate{})), at(3, 4, manual, done(shut(3))), at(5, 6, look, done(held(3), "", ""))},
 		"open again, an epoch later":       {at(1, 2, bad, done(gate{})), at(3, 4, judged, done(shut(3))), at(5, 6, judged, done(open(4))), at(7, 8, admit, done(open(4)))},
-		"a hold and its end":               {at(1, 2, byHand, done(shut(3))), at(3, 4, freed, done(held(0))), at(5, 6, judged, done(open(4)))},
+		"a hold and its end":               {at(1, 2, manual, done(shut(3))), at(3, 4, freed, done(held(0))), at(5, 6, judged, done(open(4)))},
 		"a decision that has run out":      {at(1, 2, asked, done(shut(2))), at(3, 4, judged, done(shut(3)))},
 		"an unknown close that happened":   {at(1, 2, bad, unknown), at(3, 4, look, done(shut(3), "", ""))},
 		"an unknown close that did not":    {at(1, 2, bad, unknown), at(3, 4, admit, done(open(2)))},
@@ -74,7 +74,7 @@ func TestHistoriesThatMustNotBe(t *testing.T) {
 	t.Parallel()
 	for name, h := range map[string][]porcupine.Operation{
 		"an admission after a close":                          {at(1, 2, bad, done(gate{})), at(3, 4, admit, done(open(2)))},
-		"an admission after a hold":                           {at(1, 2, byHand, done(shut(3))), at(3, 4, other, done(open(2)))},
+		"an admission after a hold":                           {at(1, 2, manual, done(shut(3))), at(3, 4, other, done(open(2)))},
 		"an admission of the epoch before":                    {at(1, 2, bad, done(gate{})), at(3, 4, judged, done(open(4))), at(5, 6, admit, done(open(2)))},
 		"an admission of the epoch to come":                   {at(1, 2, admit, done(open(4))), at(3, 4, bad, done(gate{})), at(5, 6, judged, done(open(4)))},
 		"an admission of another incarnation":                 {at(1, 2, admit, done(gate{Epoch: 2, Incarnation: 2}))},
@@ -85,9 +85,9 @@ func TestHistoriesThatMustNotBe(t *testing.T) {
 		"an admission that was refused and happened":          {at(1, 2, admit, denied), at(3, 4, look, done(open(2), "a", ""))},
 		"a close that was lost":                               {at(1, 2, bad, done(gate{})), at(3, 4, look, done(open(2), "", ""))},
 		"a close without an epoch":                            {at(1, 2, bad, done(gate{})), at(3, 4, look, done(shut(2), "", ""))},
-		"a hold that answers an old epoch":                    {at(1, 2, byHand, done(shut(2)))},
-		"opened by a release":                                 {at(1, 2, byHand, done(shut(3))), at(3, 4, freed, done(held(0))), at(5, 6, look, done(open(4), "", ""))},
-		"opened while held":                                   {at(1, 2, byHand, done(shut(3))), at(3, 4, judged, done(open(4)))},
+		"a hold that answers an old epoch":                    {at(1, 2, manual, done(shut(2)))},
+		"opened by a release":                                 {at(1, 2, manual, done(shut(3))), at(3, 4, freed, done(held(0))), at(5, 6, look, done(open(4), "", ""))},
+		"opened while held":                                   {at(1, 2, manual, done(shut(3))), at(3, 4, judged, done(open(4)))},
 		"a release of nothing":                                {at(1, 2, freed, done(held(0)))},
 		"an epoch that falls":                                 {at(1, 2, asked, done(open(2))), at(3, 4, asked, done(open(1)))},
 		"two epochs at once":                                  {at(1, 2, judged, done(shut(4)))},

@@ -27,6 +27,7 @@ func TestHistory(t *testing.T) {
 				t.Fatal(result, strings.Join(stuck(r.record.all, r.from, c.workers), "\n"))
 			}
 			r.substantial()
+			sound(t, r.World)
 		})
 	}
 }

@@ -165,6 +165,7 @@ func TestRevocationRacesAdmission(t *testing.T) {
 	t.Log(c.answers)
 	commits := c.commits()
 	assert.Empty(t, late(commits))
+	sound(t, c.World)
 	for _, verb := range []string{"claim", "renew", "mint", "admit"} {
 		lost := 0
 		for _, code := range []string{"authority_changed", "run_ended", "consent_ended"} {

@@ -4,14 +4,17 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/anishathalye/porcupine"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/nightwarrant/nightwarrant/internal/fsck"
 	"github.com/nightwarrant/nightwarrant/internal/pg"
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
 	"github.com/nightwarrant/nightwarrant/internal/teststack/fixture"
@@ -25,6 +28,17 @@ func within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// byHand are the invariants that a fixture does not keep: it plans, opens and documents by hand.
+var byHand = []string{"every run has its slot", "every planned run is audited", "every close and open has its log row", "a document is what its digest names"}
+
+// sound holds every other invariant of the database: whoever died, nothing is left half done.
+func sound(t *testing.T, w *fixture.World) {
+	t.Helper()
+	violations, err := fsck.Check(within(t), w.DB.URL(teststack.Owner))
+	require.NoError(t, err)
+	assert.Empty(t, slices.DeleteFunc(violations, func(v fsck.Violation) bool { return slices.Contains(byHand, v.Invariant) }))
 }
 
 // stage is a database with an open gate, and every call to it on record.
