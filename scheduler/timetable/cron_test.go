@@ -242,7 +242,7 @@ func TestSlotsRise(t *testing.T) {
 			t.Fatal(err)
 		}
 		at := anyInstant(t)
-		for range 200 {
+		for range 40 { // slots of a rare date are years apart
 			next, ok := s.Next(at)
 			if !ok || !next.After(at) || next.Nanosecond() != 0 {
 				t.Fatalf("%q after %s: %s", text, at, next)
