@@ -26,6 +26,9 @@ func TestCallWhoseWaitForTheStandbyIsCancelledIsAmbiguous(t *testing.T) {
 		var names string
 		return pool.QueryRow(soon(t), "SELECT current_setting('synchronous_standby_names')").Scan(&names) == nil && names == "nobody"
 	}, 20*time.Second, time.Millisecond)
+	// What makes a commit wait is kept by the checkpointer, which reads its settings before it answers.
+	_, err = super.Exec(soon(t), "CHECKPOINT")
+	require.NoError(t, err)
 
 	for id, call := range map[int]func(id int) (pg.Outcome, error){
 		1: func(id int) (pg.Outcome, error) { return pg.Call(soon(t), pool, insert, []any{id}, &id) },
