@@ -91,7 +91,6 @@ type bench struct {
 	out, warn io.Writer
 	began     time.Time
 	faults    []fault
-	hand      byHand
 
 	mu      sync.Mutex
 	next    int // of faults
@@ -103,8 +102,7 @@ type bench struct {
 // Run measures. What cannot be tried on this machine is said aloud on warn. The
 // error says that something did not close, did not open again, or was admitted late.
 func Run(ctx context.Context, o Options, out, warn io.Writer) (Result, error) {
-	b := &bench{Options: o, out: out, warn: warn, began: time.Now(), hand: byHand{left: o.Explicit},
-		result: Result{Faults: map[string]Fault{}, Fsck: "ok", Load: Load{o.Stacks, o.Rate, tasks}}}
+	b := &bench{Options: o, out: out, warn: warn, began: time.Now(), result: Result{Faults: map[string]Fault{}, Fsck: "ok", Load: Load{o.Stacks, o.Rate, tasks}}}
 	for _, f := range faults() {
 		if slices.Contains(o.Kinds, f.kind) {
 			b.faults = append(b.faults, f)
@@ -119,7 +117,7 @@ func Run(ctx context.Context, o Options, out, warn io.Writer) (Result, error) {
 		g.Go(func() error { return b.lane(ctx, i, &faulty) })
 	}
 	err := g.Wait()
-	b.result.ReopenMS, b.result.Explicit = spreadOf(b.reopens).p50, b.hand.result()
+	b.result.ReopenMS = spreadOf(b.reopens).p50
 	b.result.OK = err == nil && b.result.sound()
 	if err == nil && !b.result.OK {
 		err = errors.New("something was admitted after a close, or the database's own account does not add up")
@@ -127,8 +125,8 @@ func Run(ctx context.Context, o Options, out, warn io.Writer) (Result, error) {
 	return b.result, err
 }
 
-// lane runs one stack: a clean stretch, then faults as long as there are some,
-// and when all stacks are done with those, closes by hand.
+// lane runs one stack: a clean stretch, then faults as long as there are some.
+// The first one closes by hand when the others are down.
 func (b *bench) lane(ctx context.Context, i int, faulty *sync.WaitGroup) (err error) {
 	done := sync.OnceFunc(faulty.Done)
 	defer done()
@@ -150,10 +148,14 @@ func (b *bench) lane(ctx context.Context, i int, faulty *sync.WaitGroup) (err er
 		return err
 	}
 	l.rest()
-	done()
-	faulty.Wait()
-	if err := l.closeByHand(ctx, &b.hand); err != nil {
-		return err
+	if i == 0 {
+		done()
+		faulty.Wait()
+		hand, err := l.closeByHand(ctx, b.Options.Explicit)
+		b.note(func(r *Result) { r.Explicit = hand.result() })
+		if err != nil {
+			return err
+		}
 	}
 	account, err := l.check(ctx)
 	if account != "ok" {

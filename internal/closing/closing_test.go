@@ -26,6 +26,7 @@ func TestFaults(t *testing.T) {
 	for _, f := range faults() {
 		assert.NotNil(t, f.strike, f.kind)
 		assert.NotNil(t, f.heal, f.kind)
+		assert.Equal(t, f.family == "", f.down || f.silent, "%s: the decision says why, or nobody can write it", f.kind)
 	}
 }
 

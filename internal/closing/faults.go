@@ -20,9 +20,10 @@ import (
 // fault is one way in which a part of the platform goes wrong.
 type fault struct {
 	kind   string
-	family string // that the decision must name while it lasts; "" where nobody can say so
+	family string // that the decision must name while it lasts
 	reason string // the same, where only this one will do
 	down   bool   // the database itself is away, so that nobody can be asked
+	silent bool   // nobody can write that it closed: the decision runs out
 
 	prepare func(context.Context, *lane) (undo func(context.Context) error, err error) // nil: nothing to prepare
 	strike  func(context.Context, *lane) error
@@ -37,11 +38,11 @@ func (s skipped) Error() string { return string(s) }
 // faults is every kind. What needs room or another server comes first, while a lane is fresh.
 func faults() []fault {
 	return []fault{
-		{kind: "disk_full", prepare: ownDisk, strike: fillDisk, heal: emptyDisk},
+		{kind: "disk_full", silent: true, prepare: ownDisk, strike: fillDisk, heal: emptyDisk},
 		{kind: "clock_skew", family: "clock", prepare: ownClock, strike: stepClock, heal: setClock},
 		{kind: "postgres_stopped", down: true, strike: func(ctx context.Context, l *lane) error { return l.stack.Postgres().Stop(ctx) }, heal: startPostgres},
 		{kind: "postgres_killed", down: true, strike: func(_ context.Context, l *lane) error { l.stack.Postgres().Kill(); return nil }, heal: startPostgres},
-		{kind: "postgres_read_only", strike: readOnly, heal: writable},
+		{kind: "postgres_read_only", silent: true, strike: readOnly, heal: writable},
 		{kind: "nats_killed", family: "queue", strike: func(_ context.Context, l *lane) error { l.stack.Kill("nats"); return nil }, heal: startQueue},
 		{kind: "stream_deleted", family: "queue", reason: "settings", strike: deleteStream, heal: repairQueue},
 		{kind: "consumer_deleted", family: "queue", reason: "settings", strike: deleteConsumer, heal: repairQueue},
@@ -56,7 +57,7 @@ func faults() []fault {
 		{kind: "profile_removed", family: "attestation", reason: "profile", strike: retireProfile, heal: nextRequirement},
 		{kind: "signing_broken", family: "signing", strike: moveKeys(false), heal: moveKeys(true)},
 		{kind: "report_frozen", family: "queue", strike: signal(syscall.SIGSTOP, "scheduler"), heal: signal(syscall.SIGCONT, "scheduler")},
-		{kind: "evaluators_stopped", strike: signal(syscall.SIGSTOP, "replica-a", "replica-b"), heal: signal(syscall.SIGCONT, "replica-a", "replica-b")},
+		{kind: "evaluators_stopped", silent: true, strike: signal(syscall.SIGSTOP, "replica-a", "replica-b"), heal: signal(syscall.SIGCONT, "replica-a", "replica-b")},
 	}
 }
 
@@ -237,7 +238,10 @@ func ownClock(ctx context.Context, l *lane) (func(context.Context) error, error)
 		return startPostgres(ctx, l)
 	}
 	undo := func(ctx context.Context) error { return restart(ctx) }
-	return undo, restart(ctx, "LD_PRELOAD="+found[0], "FAKETIME_TIMESTAMP_FILE="+l.stack.Path("clock"), "FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1")
+	// Each server process looks at the file once a second, so that their clocks
+	// differ for a moment. At every look at the clock would be too often: a signal
+	// handler looks too, and a library that reads a file in one breaks the process.
+	return undo, restart(ctx, "LD_PRELOAD="+found[0], "FAKETIME_TIMESTAMP_FILE="+l.stack.Path("clock"), "FAKETIME_CACHE_DURATION=1", "FAKETIME_DONT_FAKE_MONOTONIC=1")
 }
 
 // stepClock goes ahead and back in turns.
@@ -252,7 +256,7 @@ func stepClock(_ context.Context, l *lane) error {
 
 func setClock(_ context.Context, l *lane) error { return l.writeClock(0) }
 
-// writeClock puts the file in its place whole: it is read at each look at the clock.
+// writeClock puts the file in its place whole.
 func (l *lane) writeClock(seconds int) error {
 	next := l.stack.Path("clock.next")
 	text := strconv.Itoa(seconds)
@@ -360,8 +364,8 @@ func (c counted) sound() error {
 // sinceFault is 0 for what was over before the fault.
 func sinceFault(fault, last time.Time) time.Duration { return max(0, last.Sub(fault)) }
 
-// closed waits for the close and marks it. A database that is away is left so
-// until a decision of before has run out.
+// closed waits for the close. Where nobody can write it, it is marked. A database
+// that is away is left so until a decision of before has run out.
 func (l *lane) closed(ctx context.Context, f fault) error {
 	if f.down {
 		if !until(ctx, time.Now().Add(down)) {
@@ -369,15 +373,14 @@ func (l *lane) closed(ctx context.Context, f fault) error {
 		}
 		return nil
 	}
-	_, err := l.await(ctx, closeWithin, "the close", func(s state) bool { return !s.open })
-	if err != nil {
-		return err
+	if f.silent {
+		if _, err := l.await(ctx, closeWithin, "the close", func(s state) bool { return !s.open }); err != nil {
+			return err
+		}
+		return l.seal(ctx)
 	}
-	if err := l.seal(ctx); err != nil {
-		return fmt.Errorf("it was closed and is not: %w", err)
-	}
-	_, err = l.await(ctx, closeWithin, "the reason "+f.family+" "+f.reason, func(s state) bool {
-		return !s.open && (f.family == "" || s.family == f.family) && (f.reason == "" || s.reason == f.reason)
+	_, err := l.await(ctx, closeWithin, "a close because of "+f.family+" "+f.reason, func(s state) bool {
+		return s.closed && s.family == f.family && (f.reason == "" || s.reason == f.reason)
 	})
 	return err
 }

@@ -140,8 +140,10 @@ func (l *lane) assertion(context.Context) (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
+var workers = []string{"worker-1", "worker-2"}
+
 func (l *lane) startWorkers(context.Context) error {
-	for _, w := range []string{"worker-1", "worker-2"} {
+	for _, w := range workers {
 		if err := l.stack.StartWorker(w, l.meter.uri); err != nil {
 			return err
 		}
@@ -215,9 +217,9 @@ func (l *lane) rest() {
 	l.loaded.Wait()
 }
 
-// state is the decision's row as an admission reads it, with what closed it last.
+// state is the decision's row as an admission reads it: open, closed, or neither when it has run out.
 type state struct {
-	open           bool
+	open, closed   bool
 	epoch          int64
 	family, reason string
 }
@@ -225,8 +227,8 @@ type state struct {
 func (l *lane) state(ctx context.Context) (s state, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerIn)
 	defer cancel()
-	err = l.admin.QueryRow(ctx, `SELECT state = 'open' AND NOT held AND valid_until > clock_timestamp(), epoch, coalesce(family, ''), reason FROM nw.readiness_decision`).
-		Scan(&s.open, &s.epoch, &s.family, &s.reason)
+	err = l.admin.QueryRow(ctx, `SELECT state = 'open' AND NOT held AND valid_until > clock_timestamp(), state = 'closed', epoch, coalesce(family, ''), reason FROM nw.readiness_decision`).
+		Scan(&s.open, &s.closed, &s.epoch, &s.family, &s.reason)
 	return s, err
 }
 
