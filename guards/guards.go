@@ -63,6 +63,7 @@ type Config struct {
 	Assertion  func(context.Context) (string, error) // reads the projected workload assertion, anew each time
 	Ledger     Ledger
 	Operations map[string]Operation // by action
+	Catalogue  [32]byte             // catalogue.DigestOf the actions that it serves; another than is registered closes everything
 	Models     [][32]byte           // SHA-256 digests of the models that it serves; optional. Each must be required by the authority's
 	Datasets   [][32]byte           // requirement, or everything closes. And of the datasets
 	HTTPClient *http.Client         // to the authority; optional. Redirects are never followed

@@ -54,6 +54,8 @@ type Attempt struct {
 	ID     Ref // made by this guard
 	Action string
 	Digest [32]byte // of the effect
+	Target Target
+	Params json.RawMessage // canonical; nothing else of the request may be acted on (P19)
 }
 
 // Admitted is the go-ahead for one attempt.
@@ -62,8 +64,6 @@ type Admitted struct {
 	Run, Lane Ref
 	Fence     int64
 	Number    int64 // of the admission, cluster-wide and rising
-	Target    Target
-	Params    json.RawMessage // canonical; nothing else of the request may be acted on (P19)
 
 	// Left is what is left of the time to apply, counted from before the question was sent, on the largest of three clocks (P18).
 	Left func() time.Duration
@@ -74,6 +74,9 @@ type Ending struct {
 	Outcome Outcome
 	Result  json.RawMessage // one JSON object, when committed and when there is something to tell
 	Reason  api.Code        // why it was not applied, if there is a code for it
+
+	Spent    *int64        // minor units of the target's currency that were really spent; nil is all that was reserved
+	Evidence *api.Evidence // of an ambiguous end
 }
 
 // Seen is the highest that a ledger has seen; both rise over restarts (P24).
@@ -90,8 +93,8 @@ var ErrSettings = errors.New("guards: the ledger's settings are not safe")
 // Ledger applies effects at the resource and knows afterwards which it applied.
 // It is shared by all replicas of a guard. Every call is bounded by its context.
 type Ledger interface {
-	// Intend writes an attempt ahead of its admission. It returns ErrSettled for an effect that has its end; after any
-	// error nothing is admitted.
+	// Intend writes an attempt ahead of its admission. It returns ErrSettled for an effect that has its end, or an
+	// *api.Refusal, which the worker is told; after any error nothing is admitted.
 	Intend(ctx context.Context, a Attempt) error
 
 	// Apply changes the resource within a.Left() or not at all, once for each effect, never under a lower fence than it
@@ -99,8 +102,9 @@ type Ledger interface {
 	Apply(ctx context.Context, a Admitted) (Ending, error)
 
 	// Prove returns the end of an admitted attempt that nobody works on any more. NotApplied is returned only after
-	// making sure that a late Apply of it fails (P14). An error says that the end is not known yet.
-	Prove(ctx context.Context, effect, attempt Ref) (Outcome, error)
+	// making sure that a late Apply of it fails (P14). An error says that the end is not known yet. The result is told
+	// to nobody any more.
+	Prove(ctx context.Context, effect, attempt Ref) (Ending, error)
 
 	// Probe succeeds when the ledger could apply now. It wraps ErrSettings when only a person can help.
 	Probe(ctx context.Context) (Seen, error)

@@ -92,16 +92,16 @@ func (m *memory) Apply(_ context.Context, a Admitted) (Ending, error) {
 	return Ending{Outcome: Committed, Result: json.RawMessage(`{"rows":1}`)}, nil
 }
 
-func (m *memory) Prove(_ context.Context, effect, _ Ref) (Outcome, error) {
+func (m *memory) Prove(_ context.Context, effect, _ Ref) (Ending, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.refuse != nil {
-		return "", m.refuse
+		return Ending{}, m.refuse
 	}
 	if m.ends[effect] == "" {
 		m.ends[effect] = NotApplied
 	}
-	return m.ends[effect], nil
+	return Ending{Outcome: m.ends[effect]}, nil
 }
 
 func (m *memory) Probe(context.Context) (Seen, error) {

@@ -114,7 +114,7 @@ func (g *Guard) report(ctx context.Context) error {
 	cancel()
 	seen = g.saw(seen)
 	r := api.Report{Sequence: g.nextSequence(), Healthy: err == nil, Protocol: Protocol, Models: encoded(g.config.Models), Datasets: encoded(g.config.Datasets),
-		MaxFence: seen.Fence, MaxAdmission: seen.Admission}
+		Catalogue: encoded([][32]byte{g.config.Catalogue})[0], MaxFence: seen.Fence, MaxAdmission: seen.Admission}
 	if err != nil {
 		g.log.Warn("the ledger does not answer", "error", err)
 		r.Reason = "unreachable"
@@ -225,20 +225,23 @@ func (g *Guard) orphans() map[Ref]Ref {
 
 func (g *Guard) settleOrphan(ctx context.Context, effect, attempt Ref) error {
 	proof, cancel := context.WithTimeout(ctx, callTimeout)
-	outcome, err := g.config.Ledger.Prove(proof, effect, attempt)
+	ending, err := g.config.Ledger.Prove(proof, effect, attempt)
 	cancel()
+	if err == nil && !ending.Outcome.known() {
+		err = errors.New("guards: the ledger returned neither an end nor an error")
+	}
 	if err != nil {
 		g.log.Warn("the end of an effect cannot be proven yet", "effect", effect, "error", err)
 		return err
 	}
-	recorded, err := g.settle(ctx, effect, attempt, outcome)
+	recorded, err := g.settle(ctx, effect, attempt, ending)
 	switch {
 	case dpopclient.Refused(err, api.EffectSettled, api.AttemptMismatch, api.WrongGuard):
-		g.log.Error("the authority and the ledger do not agree on an effect", "effect", effect, "proven", outcome, "error", err)
+		g.log.Error("the authority and the ledger do not agree on an effect", "effect", effect, "proven", ending.Outcome, "error", err)
 	case err != nil:
 		return err
 	default:
-		g.log.Info("an effect without an owner is settled", "effect", effect, "proven", outcome, "recorded", recorded)
+		g.log.Info("an effect without an owner is settled", "effect", effect, "proven", ending.Outcome, "recorded", recorded)
 	}
 	g.forgive(effect)
 	return nil

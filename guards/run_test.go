@@ -267,7 +267,7 @@ type panicky struct {
 	on atomic.Bool
 }
 
-func (p *panicky) Prove(ctx context.Context, effect, attempt Ref) (Outcome, error) {
+func (p *panicky) Prove(ctx context.Context, effect, attempt Ref) (Ending, error) {
 	if p.on.Load() {
 		panic("a bug")
 	}

@@ -91,6 +91,7 @@ func (g *Guard) operate(ctx context.Context, req *request) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
+	attempt.Target, attempt.Params = Target{effect.Resource, effect.Amount, effect.Currency}, params
 	if !g.enter(ctx) {
 		return Answer{}, api.Refuse(api.TooManyRequests)
 	}
@@ -107,7 +108,6 @@ func (g *Guard) operate(ctx context.Context, req *request) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	admitted.Params = params
 	return g.carryOut(context.WithoutCancel(ctx), admitted)
 }
 
@@ -157,6 +157,9 @@ func (g *Guard) intend(ctx context.Context, a Attempt) error {
 		return api.Refuse(api.EffectSettled)
 	case err != nil:
 		g.log.Warn("the ledger does not take an intent", "error", err)
+		if refusal, ok := errors.AsType[*api.Refusal](err); ok {
+			return refusal
+		}
 		return api.Refuse(api.Unavailable)
 	}
 	return nil
@@ -180,7 +183,7 @@ func (g *Guard) admit(ctx context.Context, r *request, a Attempt, e capability.E
 		var goAhead api.Admission
 		err := g.component.JSON(ctx, http.MethodPost, api.PathAdmit, question, &goAhead)
 		if err == nil {
-			return g.admitted(a, e, goAhead, watch)
+			return g.admitted(a, goAhead, watch)
 		}
 		if !dpopclient.Unknown(err) {
 			return Admitted{}, g.refused(err)
@@ -204,7 +207,7 @@ func (g *Guard) question(r *request, a Attempt, e capability.Effect) api.AdmitRe
 }
 
 // admitted reads a go-ahead. One that cannot be read, or is for another effect, is none: nothing is applied.
-func (g *Guard) admitted(a Attempt, e capability.Effect, goAhead api.Admission, watch elapsed.Watch) (Admitted, error) {
+func (g *Guard) admitted(a Attempt, goAhead api.Admission, watch elapsed.Watch) (Admitted, error) {
 	effect, err := ParseRef(goAhead.Effect)
 	lane, err2 := ParseRef(goAhead.Lane)
 	run, err3 := ParseRef(goAhead.Run)
@@ -216,7 +219,7 @@ func (g *Guard) admitted(a Attempt, e capability.Effect, goAhead api.Admission, 
 	g.saw(Seen{Fence: goAhead.Fence, Admission: goAhead.Number})
 	within := time.Duration(goAhead.ApplyWithinMS) * time.Millisecond
 	return Admitted{
-		Attempt: a, Run: run, Lane: lane, Fence: goAhead.Fence, Number: goAhead.Number, Target: Target{e.Resource, e.Amount, e.Currency},
+		Attempt: a, Run: run, Lane: lane, Fence: goAhead.Fence, Number: goAhead.Number,
 		Left: func() time.Duration { return within - watch.Elapsed() },
 	}, nil
 }
@@ -229,7 +232,7 @@ func (g *Guard) carryOut(ctx context.Context, a Admitted) (Answer, error) {
 		g.owe(a.Effect, a.ID)
 		return Answer{}, api.Refuse(api.OutcomeUnknown)
 	}
-	recorded, err := g.settle(ctx, a.Effect, a.ID, ending.Outcome)
+	recorded, err := g.settle(ctx, a.Effect, a.ID, ending)
 	if err != nil {
 		g.log.Warn("an outcome could not be settled yet", "effect", a.Effect, "outcome", ending.Outcome, "error", err)
 		g.owe(a.Effect, a.ID)
@@ -252,8 +255,9 @@ func (g *Guard) apply(ctx context.Context, a Admitted) (ending Ending, err error
 		}
 	}()
 	if a.Left() <= 0 {
-		outcome, err := g.config.Ledger.Prove(ctx, a.Effect, a.ID)
-		return Ending{Outcome: outcome, Reason: api.TooLate}, err
+		ending, err := g.config.Ledger.Prove(ctx, a.Effect, a.ID)
+		ending.Reason = api.TooLate
+		return ending, err
 	}
 	ending, err = g.config.Ledger.Apply(ctx, a)
 	if err == nil && !ending.Outcome.known() {
@@ -263,10 +267,10 @@ func (g *Guard) apply(ctx context.Context, a Admitted) (ending Ending, err error
 }
 
 // settle records an outcome and returns the one that stands: after the window that is ambiguous (P16).
-func (g *Guard) settle(ctx context.Context, effect, attempt Ref, o Outcome) (Outcome, error) {
+func (g *Guard) settle(ctx context.Context, effect, attempt Ref, e Ending) (Outcome, error) {
 	var answer api.EffectOutcome
 	err := g.component.JSON(ctx, http.MethodPost, api.PathSettle,
-		api.SettleEffectRequest{Effect: effect.String(), Attempt: attempt.String(), Outcome: string(o)}, &answer)
+		api.SettleEffectRequest{Effect: effect.String(), Attempt: attempt.String(), Outcome: string(e.Outcome), Spent: e.Spent, Evidence: e.Evidence}, &answer)
 	if err != nil {
 		return "", err
 	}

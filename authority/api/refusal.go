@@ -81,6 +81,7 @@ const (
 	ApprovalRequired      Code = "approval_required"
 	ApprovalDenied        Code = "approval_denied"
 	LimitReached          Code = "limit_reached"
+	LoopDetected          Code = "loop_detected"
 	EffectAmbiguous       Code = "effect_ambiguous"
 	EffectInFlight        Code = "effect_in_flight"
 	EffectKeyConflict     Code = "effect_key_conflict"
@@ -92,6 +93,7 @@ const (
 	AttemptMismatch       Code = "attempt_mismatch"
 	WrongGuard            Code = "wrong_guard"
 	TooLate               Code = "too_late"
+	CredentialUnavailable Code = "credential_unavailable"
 
 	// Components and readiness reports.
 	BootSuperseded Code = "boot_superseded"
@@ -170,6 +172,7 @@ var refusals = map[Code]refusal{
 	ApprovalRequired:      {403, "authorization_pending", NewClaim, 0, "This effect waits for its owner's decision and this hold is over; the run comes back to the queue."},
 	ApprovalDenied:        {403, "access_denied", Never, 0, "The owner has said no to this effect; go on without it."},
 	LimitReached:          {403, "access_denied", Never, 0, "This run has used what its consent allows; settle it."},
+	LoopDetected:          {403, "access_denied", Never, 0, "The same effect was asked for as often as this run may; settle the run."},
 	EffectAmbiguous:       {409, "invalid_grant", Never, 0, "The same effect is ambiguous in this lane; its owner must record what was found."},
 	EffectInFlight:        {409, "invalid_grant", After, time.Second, "This effect has been admitted and is not settled yet; ask for its status."},
 	EffectKeyConflict:     {409, "invalid_grant", Never, 0, "This effect key already names another effect in this run."},
@@ -180,6 +183,7 @@ var refusals = map[Code]refusal{
 	EffectSettled:         {409, "invalid_token", Never, 0, "This effect already has its outcome; ask for its status."},
 	AttemptMismatch:       {409, "invalid_grant", Never, 0, "Only the attempt that was admitted may settle this effect."},
 	WrongGuard:            {403, "invalid_token", Never, 0, "This effect belongs to another guard."},
+	CredentialUnavailable: {503, "temporarily_unavailable", After, 5 * time.Second, "The guard has no valid credential for its destination; nothing happened, its operator must provide one."},
 	TooLate:               {409, "invalid_grant", Never, 0, "The time to apply this effect has passed; nothing was applied."},
 
 	BootSuperseded: {409, "invalid_token", NewClaim, 0, "A later boot of this instance has registered; get a new component capability."},

@@ -118,10 +118,31 @@ const (
 
 // SettleEffectRequest records what happened to an admitted effect.
 type SettleEffectRequest struct {
-	Effect  string `json:"effect"`
-	Attempt string `json:"attempt"`
-	Outcome string `json:"outcome"`
+	Effect   string    `json:"effect"`
+	Attempt  string    `json:"attempt"`
+	Outcome  string    `json:"outcome"`
+	Spent    *int64    `json:"spent,omitempty"`    // minor units that were really spent; absent: all that was reserved
+	Evidence *Evidence `json:"evidence,omitempty"` // of an ambiguous effect
 }
+
+// Evidence is what a guard knows about an effect that nobody can prove: what it
+// sent, when, and what answered. Its owner sees it.
+type Evidence struct {
+	Parameters json.RawMessage `json:"parameters,omitempty"`   // canonical, as sent; their digest is the effect's
+	SentUnixMS int64           `json:"sent_unix_ms,omitempty"` // by the guard's clock; 0: nothing is known to have been sent
+	Answered   string          `json:"answered"`               // one of the Answered words
+	Status     int             `json:"status,omitempty"`       // HTTP status, when answered is status
+}
+
+// What answered a guard that could not prove an effect.
+const (
+	AnsweredNothing    = "nothing"    // the guard stopped before an answer came
+	AnsweredTimeout    = "timeout"    // no answer in time
+	AnsweredConnection = "connection" // the connection broke
+	AnsweredStatus     = "status"     // an answer that says neither yes nor no
+	AnsweredMalformed  = "malformed"  // an answer that cannot be read
+	AnsweredUnknown    = "unknown"
+)
 
 // EffectOutcome is the recorded state of an effect.
 type EffectOutcome struct {
@@ -185,6 +206,7 @@ type Report struct {
 	Protocol     int      `json:"protocol,omitempty"`      // of guards: protocol version
 	Models       []string `json:"models,omitempty"`        // of guards: SHA-256 digests of the models that it serves, base64url
 	Datasets     []string `json:"datasets,omitempty"`      // of guards: and of the datasets
+	Catalogue    string   `json:"catalogue,omitempty"`     // of guards: SHA-256 digest of the actions that it serves, base64url
 	MaxFence     int64    `json:"max_fence,omitempty"`     // of guards: the highest that it has seen
 	MaxAdmission int64    `json:"max_admission,omitempty"` // of guards: and of admission numbers
 }

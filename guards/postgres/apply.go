@@ -43,12 +43,11 @@ func (l *Ledger) Apply(ctx context.Context, a guards.Admitted) (guards.Ending, e
 		return guards.Ending{Outcome: guards.Committed, Result: result}, nil
 	}
 	l.log.Warn("an effect was not seen to commit", "effect", a.Effect, "error", err)
-	outcome, unproven := l.readBack(ctx, a)
+	ending, unproven := l.readBack(ctx, a)
 	if unproven != nil {
 		return guards.Ending{}, errors.Join(err, unproven)
 	}
-	ending := guards.Ending{Outcome: outcome}
-	if outcome == guards.Committed {
+	if ending.Outcome == guards.Committed {
 		ending.Result = result
 	} else if given, ok := errors.AsType[*notApplied](err); ok {
 		ending.Reason = given.reason
@@ -57,15 +56,15 @@ func (l *Ledger) Apply(ctx context.Context, a guards.Admitted) (guards.Ending, e
 }
 
 // readBack asks more than once, because the connections that it is given may be broken too.
-func (l *Ledger) readBack(ctx context.Context, a guards.Admitted) (guards.Outcome, error) {
+func (l *Ledger) readBack(ctx context.Context, a guards.Admitted) (guards.Ending, error) {
 	for try := 1; ; try++ {
-		outcome, err := l.Prove(ctx, a.Effect, a.ID)
+		ending, err := l.Prove(ctx, a.Effect, a.ID)
 		if err == nil || try == proveTries {
-			return outcome, err
+			return ending, err
 		}
 		select {
 		case <-ctx.Done():
-			return "", ctx.Err()
+			return guards.Ending{}, ctx.Err()
 		case <-time.After(provePause):
 		}
 	}
@@ -73,18 +72,18 @@ func (l *Ledger) readBack(ctx context.Context, a guards.Admitted) (guards.Outcom
 
 // Prove implements guards.Ledger. An effect that was committed by an attempt that the authority does not know is
 // ambiguous: both are wrong, and only a person can tell how.
-func (l *Ledger) Prove(ctx context.Context, effect, attempt guards.Ref) (guards.Outcome, error) {
+func (l *Ledger) Prove(ctx context.Context, effect, attempt guards.Ref) (guards.Ending, error) {
 	committed, by, err := l.store.prove(ctx, effect, attempt)
 	switch {
 	case err != nil:
-		return "", err
+		return guards.Ending{}, err
 	case !committed:
-		return guards.NotApplied, nil
+		return guards.Ending{Outcome: guards.NotApplied}, nil
 	case by != attempt:
 		l.log.Error("an effect was committed by another attempt", "effect", effect, "attempt", attempt, "committed_by", by)
-		return guards.Ambiguous, nil
+		return guards.Ending{Outcome: guards.Ambiguous}, nil
 	}
-	return guards.Committed, nil
+	return guards.Ending{Outcome: guards.Committed}, nil
 }
 
 // Probe implements guards.Ledger.

@@ -175,9 +175,9 @@ func TestTombstoneEndsAnAttemptForGood(t *testing.T) {
 	r := newResource(t)
 	l := r.ledger(t, r.pool(t), doing(appendOrder("1")))
 	a := goAhead("custom", 1, `{}`)
-	outcome, err := l.Prove(t.Context(), a.Effect, a.ID)
+	proven, err := l.Prove(t.Context(), a.Effect, a.ID)
 	require.NoError(t, err)
-	require.Equal(t, guards.NotApplied, outcome)
+	require.Equal(t, guards.NotApplied, proven.Outcome)
 	ending, err := l.Apply(t.Context(), a)
 	require.NoError(t, err)
 	require.Equal(t, guards.Ending{Outcome: guards.NotApplied, Reason: api.EffectSettled}, ending)
@@ -211,9 +211,9 @@ func TestProofWaitsForATransactionUnderWay(t *testing.T) {
 			})
 			<-working
 			group.Go(func() {
-				outcome, err := l.Prove(t.Context(), a.Effect, a.ID)
+				proven, err := l.Prove(t.Context(), a.Effect, a.ID)
 				assert.NoError(t, err)
-				assert.Equal(t, c.want, outcome)
+				assert.Equal(t, c.want, proven.Outcome)
 			})
 			r.waitForLock(t)
 			close(finish)
@@ -239,14 +239,14 @@ func TestProofDoesNotWaitForEver(t *testing.T) {
 		assert.NoError(t, err)
 	})
 	<-working
-	outcome, err := l.Prove(t.Context(), a.Effect, a.ID)
+	proven, err := l.Prove(t.Context(), a.Effect, a.ID)
 	close(finish)
 	group.Wait()
 	require.ErrorContains(t, err, "SQLSTATE 55P03", "not known yet: it waited for the lock long enough")
-	require.Empty(t, outcome)
-	outcome, err = l.Prove(t.Context(), a.Effect, a.ID)
+	require.Empty(t, proven.Outcome)
+	proven, err = l.Prove(t.Context(), a.Effect, a.ID)
 	require.NoError(t, err)
-	require.Equal(t, guards.Committed, outcome)
+	require.Equal(t, guards.Committed, proven.Outcome)
 }
 
 func TestCommitWhoseWordIsLostIsReadBack(t *testing.T) {
@@ -282,9 +282,9 @@ func TestCommitThatCannotBeReadBackIsUnknownUntilItCan(t *testing.T) {
 	require.Error(t, err)
 	require.Empty(t, ending)
 	line.severed.Store(false)
-	outcome, err := l.Prove(t.Context(), a.Effect, a.ID)
+	proven, err := l.Prove(t.Context(), a.Effect, a.ID)
 	require.NoError(t, err)
-	require.Equal(t, guards.Committed, outcome)
+	require.Equal(t, guards.Committed, proven.Outcome)
 	require.Equal(t, 1, r.count(t, "orders"))
 }
 
@@ -311,11 +311,11 @@ func TestSlowOperationsLeaveConnectionsForProofs(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	outcome, err := l.Prove(ctx, guards.NewRef(), guards.NewRef())
+	proven, err := l.Prove(ctx, guards.NewRef(), guards.NewRef())
 	close(finish)
 	group.Wait()
 	require.NoError(t, err)
-	require.Equal(t, guards.NotApplied, outcome)
+	require.Equal(t, guards.NotApplied, proven.Outcome)
 }
 
 func TestSameAttemptTwiceIsAppliedOnce(t *testing.T) {
@@ -386,7 +386,7 @@ func TestResourceThatIsAwayIsUnknownAfterAdmission(t *testing.T) {
 	_, err = l.Apply(t.Context(), a)
 	require.Error(t, err)
 	line.severed.Store(false)
-	outcome, err := l.Prove(t.Context(), a.Effect, a.ID)
+	proven, err := l.Prove(t.Context(), a.Effect, a.ID)
 	require.NoError(t, err)
-	require.Equal(t, guards.NotApplied, outcome)
+	require.Equal(t, guards.NotApplied, proven.Outcome)
 }

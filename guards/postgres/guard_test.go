@@ -191,11 +191,11 @@ type forgetful struct {
 	read func(effect guards.Ref) int
 }
 
-func (l forgetful) Prove(_ context.Context, effect, _ guards.Ref) (guards.Outcome, error) {
+func (l forgetful) Prove(_ context.Context, effect, _ guards.Ref) (guards.Ending, error) {
 	if l.read(effect) > 0 {
-		return guards.Committed, nil
+		return guards.Ending{Outcome: guards.Committed}, nil
 	}
-	return guards.NotApplied, nil
+	return guards.Ending{Outcome: guards.NotApplied}, nil
 }
 
 // crash lets one process stop in the middle, another one sweep after it, and the first come back. It returns what the

@@ -96,8 +96,8 @@ func appendOrder(id string) func(ctx context.Context, tx pgx.Tx) (any, error) {
 // goAhead is an admission with plenty of time.
 func goAhead(action string, fence int64, params string) guards.Admitted {
 	return guards.Admitted{
-		Attempt: guards.Attempt{Effect: guards.NewRef(), ID: guards.NewRef(), Action: action, Digest: [32]byte{1}},
-		Run:     guards.NewRef(), Lane: guards.NewRef(), Fence: fence, Number: 1, Params: json.RawMessage(params),
+		Attempt: guards.Attempt{Effect: guards.NewRef(), ID: guards.NewRef(), Action: action, Digest: [32]byte{1}, Params: json.RawMessage(params)},
+		Run:     guards.NewRef(), Lane: guards.NewRef(), Fence: fence, Number: 1,
 		Left: func() time.Duration { return 20 * time.Second },
 	}
 }
