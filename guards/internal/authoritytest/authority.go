@@ -20,7 +20,7 @@ import (
 // Assertion is the only workload assertion that the authority takes.
 const Assertion = "projected-assertion"
 
-// Names of the one guard that is registered.
+// Names of the authority and of the one guard that is registered.
 const (
 	Issuer    = "https://authority.example"
 	GuardURI  = "https://guard.example/ledger"
@@ -36,6 +36,9 @@ const (
 type Effect struct {
 	State      string // as in api.EffectOutcome
 	Attempt    string
+	Asked      []string // the attempts that asked for it, each once
+	Spent      *int64
+	Evidence   *api.Evidence
 	Holder     capability.Thumbprint
 	Digest     [32]byte
 	Capability [32]byte // digest of the one that is alive
@@ -51,21 +54,25 @@ type Authority struct {
 	sync.Mutex
 
 	Key          *capability.Key // the cluster's
+	Issuer       string          // an origin
 	Verdicts     map[string]api.Code
 	ApplyWithin  time.Duration
 	SettleWithin time.Duration
 	Effects      map[string]*Effect
 	Reports      []api.Report
 	Calls        map[string]int
-	Latest       int64 // boot of the guard's instance
-	Replicas     bool  // each key is an instance of its own, so that no boot supersedes another
+	Latest       int64          // boot of the guard's instance
+	Healthy      map[int64]bool // by boot: what it last said of itself
+	Replicas     bool           // each key is an instance of its own, so that no boot supersedes another
+	Wrong        []string       // what a guard must never say, and said
 	Intercept    func(ctx context.Context, path string, answer func() *http.Response) (*http.Response, error)
 
 	boots   map[capability.Thumbprint]int64
 	nonces  map[string]nonce
 	proofs  map[[32]byte]bool
 	numbers int64
-	reports int64 // highest sequence of the latest boot
+	reports map[int64]int64 // highest sequence by boot
+	changed chan struct{}   // closed when a call has been served
 }
 
 type nonce struct {
@@ -80,9 +87,9 @@ func New() *Authority {
 		panic(err)
 	}
 	return &Authority{
-		Key: key, Verdicts: map[string]api.Code{}, ApplyWithin: time.Minute, SettleWithin: 30 * time.Second,
-		Effects: map[string]*Effect{}, Calls: map[string]int{}, boots: map[capability.Thumbprint]int64{},
-		nonces: map[string]nonce{}, proofs: map[[32]byte]bool{},
+		Key: key, Issuer: Issuer, Verdicts: map[string]api.Code{}, ApplyWithin: time.Minute, SettleWithin: 30 * time.Second,
+		Effects: map[string]*Effect{}, Calls: map[string]int{}, Healthy: map[int64]bool{}, boots: map[capability.Thumbprint]int64{},
+		nonces: map[string]nonce{}, proofs: map[[32]byte]bool{}, reports: map[int64]int64{}, changed: make(chan struct{}),
 	}
 }
 
@@ -119,6 +126,7 @@ func (a *Authority) Do(change func(a *Authority)) {
 func (a *Authority) Effect(ref string) Effect {
 	a.Lock()
 	defer a.Unlock()
+	a.expire()
 	if e := a.Effects[ref]; e != nil {
 		return *e
 	}
@@ -130,6 +138,31 @@ func (a *Authority) Count(path string) int {
 	a.Lock()
 	defer a.Unlock()
 	return a.Calls[path]
+}
+
+// Await returns nil when what is asked for has come true, which is asked for after each call that was served. It is asked
+// with the lock held.
+func (a *Authority) Await(ctx context.Context, isTrue func() bool) error {
+	for {
+		a.Lock()
+		a.expire()
+		done, changed := isTrue(), a.changed
+		a.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// tell wakes those who wait in Await.
+func (a *Authority) tell() {
+	close(a.changed)
+	a.changed = make(chan struct{})
 }
 
 // Ref makes an opaque reference.
@@ -168,7 +201,7 @@ func (a *Authority) Forget() {
 func (a *Authority) Mint(holder capability.Thumbprint, e capability.Effect, lane string, fence int64, changes ...func(*capability.EffectClaims)) (capability.Token, string) {
 	ref, run, now := Ref(), Ref(), time.Now().Unix()
 	claims := capability.EffectClaims{
-		Header: capability.Header{Issuer: Issuer, Audience: GuardURI, Subject: lane, ClientID: "product", IssuedAt: now, Expires: now + 60, ID: Ref(),
+		Header: capability.Header{Issuer: a.Issuer, Audience: GuardURI, Subject: lane, ClientID: "product", IssuedAt: now, Expires: now + 60, ID: Ref(),
 			Confirmation: capability.Confirmation{JKT: holder}, Generation: generation},
 		Binding:   capability.Binding{Run: run, Lane: lane, Fence: fence, Deadline: now + 600, ActivationEpoch: 1, ReadinessEpoch: 1, Incarnation: 1},
 		EffectRef: ref, Details: []capability.Detail{capability.DetailOf(e)},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,12 +18,17 @@ func (a *Authority) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.Lock()
 	defer a.Unlock()
 	a.Calls[r.URL.Path]++
+	defer a.tell()
 	if r.URL.Path == api.PathJWKS {
 		_, _ = w.Write(a.JWKS())
 		return
 	}
+	if r.URL.Path == api.PathMetadata {
+		_ = json.NewEncoder(w).Encode(a.metadata())
+		return
+	}
 	answer, code := a.serve(r)
-	w.Header().Set(api.HeaderNonce, a.nonce(Issuer))
+	w.Header().Set(api.HeaderNonce, a.nonce(a.Issuer))
 	if code == "" {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(answer)
@@ -45,10 +51,11 @@ func (a *Authority) serve(r *http.Request) (any, api.Code) {
 	if r.URL.Path == api.PathToken {
 		return a.token(r)
 	}
-	if code := a.component(r); code != "" {
+	boot, code := a.component(r)
+	if code != "" {
 		return nil, code
 	}
-	body, _ := io.ReadAll(r.Body)
+	body, _ := io.ReadAll(io.LimitReader(r.Body, maxBody))
 	switch r.Method + " " + r.URL.Path {
 	case "POST " + api.PathNonces:
 		return api.Nonces{Nonces: []string{a.nonce(GuardURI)}}, ""
@@ -59,9 +66,17 @@ func (a *Authority) serve(r *http.Request) (any, api.Code) {
 	case "GET " + api.PathUnsettled:
 		return a.unsettled(), ""
 	case "PUT " + api.PathReports + "guards":
-		return a.report(body)
+		return a.report(boot, body)
 	}
 	return nil, api.NotFound
+}
+
+const maxBody = 256 << 10
+
+// metadata is the authority's (RFC 8414 §2), as far as a guard needs it.
+func (a *Authority) metadata() map[string]any {
+	return map[string]any{"issuer": a.Issuer, "token_endpoint": a.Issuer + api.PathToken, "jwks_uri": a.Issuer + api.PathJWKS,
+		"grant_types_supported": []string{api.GrantClientCredentials}, "dpop_signing_alg_values_supported": []string{"ES256"}}
 }
 
 // spend checks a proof, its nonce and that it is new.
@@ -70,12 +85,12 @@ func (a *Authority) spend(r *http.Request, e capability.Expect) (*capability.Pro
 	if err != nil {
 		return nil, api.InvalidDPoPProof
 	}
-	e.Method, e.URL, e.Now = r.Method, Issuer+r.URL.EscapedPath(), time.Now()
+	e.Method, e.URL, e.Now = r.Method, a.Issuer+r.URL.EscapedPath(), time.Now()
 	proof, err := capability.CheckProof(header, e)
 	if err != nil {
 		return nil, api.InvalidDPoPProof
 	}
-	if !a.isFresh(proof.Nonce, Issuer) {
+	if !a.isFresh(proof.Nonce, a.Issuer) {
 		return nil, api.UseDPoPNonce
 	}
 	return proof, a.once(proof)
@@ -104,12 +119,11 @@ func (a *Authority) token(r *http.Request) (any, api.Code) {
 	}
 	if a.boots[proof.Key] == 0 {
 		a.Latest++
-		a.reports = 0
 		a.boots[proof.Key] = a.Latest
 	}
 	now := time.Now().Unix()
 	token, err := capability.SignComponent(a.Key, capability.ComponentClaims{
-		Header: capability.Header{Issuer: Issuer, Audience: Issuer, Subject: GuardName, ClientID: GuardName, IssuedAt: now, Expires: now + 300, ID: Ref(),
+		Header: capability.Header{Issuer: a.Issuer, Audience: a.Issuer, Subject: GuardName, ClientID: GuardName, IssuedAt: now, Expires: now + 300, ID: Ref(),
 			Confirmation: capability.Confirmation{JKT: proof.Key}, Generation: generation},
 		Component: GuardName, ComponentKind: "guard", Boot: a.boots[proof.Key], Families: []string{"guards"},
 	})
@@ -119,33 +133,34 @@ func (a *Authority) token(r *http.Request) (any, api.Code) {
 	return api.TokenResponse{AccessToken: token.Reveal(), TokenType: "DPoP", ExpiresIn: 300, Boot: a.boots[proof.Key]}, ""
 }
 
-// component checks who calls.
-func (a *Authority) component(r *http.Request) api.Code {
+// component checks who calls, and returns the boot.
+func (a *Authority) component(r *http.Request) (int64, api.Code) {
 	token, err := capability.HeaderToken(r.Header)
 	if err != nil {
-		return api.InvalidToken
+		return 0, api.InvalidToken
 	}
-	claims, err := capability.VerifyComponent(token, ownKey{a}, capability.Expectation{Issuer: Issuer, Now: time.Now()})
+	claims, err := capability.VerifyComponent(token, ownKey{a}, capability.Expectation{Issuer: a.Issuer, Now: time.Now()})
 	if err != nil {
-		return api.InvalidToken
+		return 0, api.InvalidToken
 	}
 	if _, code := a.spend(r, capability.Expect{AccessToken: token, Holder: claims.Confirmation.JKT}); code != "" {
-		return code
+		return 0, code
 	}
 	if claims.Boot != a.Latest && !a.Replicas {
-		return api.BootSuperseded
+		return 0, api.BootSuperseded
 	}
-	return ""
+	return claims.Boot, ""
 }
 
 // admit is nw.admit in small.
 func (a *Authority) admit(body []byte) (any, api.Code) {
 	var q api.AdmitRequest
-	if json.Unmarshal(body, &q) != nil || len(q.Attempt) != 22 || q.Method != http.MethodPost || !strings.HasPrefix(q.Path, "/ledger/operations/") {
+	if json.Unmarshal(body, &q) != nil || !isRef(q.Attempt) || q.Method != http.MethodPost || !strings.HasPrefix(q.Path, "/ledger/") {
+		a.Wrong = append(a.Wrong, "a question that is not one of the protocol")
 		return nil, api.InvalidRequest
 	}
 	token := capability.Token(q.Capability)
-	claims, err := capability.VerifyEffect(token, ownKey{a}, capability.Expectation{Issuer: Issuer, Audience: GuardURI, Now: time.Now()})
+	claims, err := capability.VerifyEffect(token, ownKey{a}, capability.Expectation{Issuer: a.Issuer, Audience: GuardURI, Now: time.Now()})
 	if err != nil {
 		return nil, api.WorkerProof
 	}
@@ -155,9 +170,13 @@ func (a *Authority) admit(body []byte) (any, api.Code) {
 		return nil, api.WorkerProof
 	}
 	e, digest := a.Effects[claims.EffectRef], digestOf(q.Effect)
-	switch {
-	case e == nil:
+	if e == nil {
 		return nil, api.WrongGuard
+	}
+	if !slices.Contains(e.Asked, q.Attempt) {
+		e.Asked = append(e.Asked, q.Attempt)
+	}
+	switch {
 	case digest != e.Digest:
 		return nil, api.EffectMismatch
 	case e.State == "admitted" && e.Attempt == q.Attempt:
@@ -201,10 +220,17 @@ func digestOf(d api.Detail) [32]byte {
 	return digest
 }
 
+// isRef is 16 bytes in base64url.
+func isRef(s string) bool {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
+	return err == nil && len(b) == 16
+}
+
 // settle is nw.settle_effect in small.
 func (a *Authority) settle(body []byte) (any, api.Code) {
 	var q api.SettleEffectRequest
-	if json.Unmarshal(body, &q) != nil {
+	if json.Unmarshal(body, &q) != nil || !isSettlement(q) {
+		a.Wrong = append(a.Wrong, "a settlement that is not one of the protocol")
 		return nil, api.InvalidRequest
 	}
 	a.expire()
@@ -213,16 +239,31 @@ func (a *Authority) settle(body []byte) (any, api.Code) {
 	case e == nil:
 		return nil, api.WrongGuard
 	case e.Attempt != q.Attempt:
+		a.Wrong = append(a.Wrong, "a settlement by an attempt that was not admitted")
 		return nil, api.AttemptMismatch
 	case e.State == "admitted":
-		e.State = q.Outcome
+		e.State, e.Spent, e.Evidence = q.Outcome, q.Spent, q.Evidence
 	case e.State == api.Ambiguous && q.Outcome != api.Ambiguous:
 		e.Late = q.Outcome
 	case e.State != q.Outcome:
+		a.Wrong = append(a.Wrong, "a settlement as "+q.Outcome+" of an effect that is "+e.State)
 		return nil, api.EffectSettled
 	}
 	return api.EffectOutcome{Effect: q.Effect, State: e.State, Late: e.Late != ""}, ""
 }
+
+// isSettlement: one of the three ends, an amount that is none of less than nothing, and evidence of what is ambiguous only.
+func isSettlement(q api.SettleEffectRequest) bool {
+	switch {
+	case q.Outcome != api.Committed && q.Outcome != api.NotApplied && q.Outcome != api.Ambiguous:
+		return false
+	case q.Spent != nil && *q.Spent < 0, q.Evidence != nil && (q.Outcome != api.Ambiguous || !slices.Contains(answered, q.Evidence.Answered)):
+		return false
+	}
+	return true
+}
+
+var answered = []string{api.AnsweredNothing, api.AnsweredTimeout, api.AnsweredConnection, api.AnsweredStatus, api.AnsweredMalformed, api.AnsweredUnknown}
 
 // expire makes ambiguous what was not settled in time.
 func (a *Authority) expire() {
@@ -245,15 +286,15 @@ func (a *Authority) unsettled() api.Unsettled {
 	return list
 }
 
-func (a *Authority) report(body []byte) (any, api.Code) {
+func (a *Authority) report(boot int64, body []byte) (any, api.Code) {
 	var q api.Report
 	if json.Unmarshal(body, &q) != nil || q.AgeMS < 0 || q.AgeMS > 3000 {
 		return nil, api.InvalidRequest
 	}
-	if q.Sequence <= a.reports {
+	if q.Sequence <= a.reports[boot] {
 		return nil, api.ReportStale
 	}
-	a.reports = q.Sequence
+	a.reports[boot], a.Healthy[boot] = q.Sequence, q.Healthy
 	a.Reports = append(a.Reports, q)
 	return struct{}{}, ""
 }
