@@ -102,7 +102,7 @@ func (a *Authority) exact(r MintRequest) (capability.Effect, string, json.RawMes
 		return capability.Effect{}, "", nil, api.Refusef(api.InvalidAuthorizationDetails, "parameters must be a JSON object of strings, booleans and whole numbers.")
 	}
 	if action, known := catalogue.Lookup(guard.Catalogue, d.Actions[0]); known {
-		if resource, err := catalogue.ResourceOf(action, d.Parameters); err != nil || resource != d.Identifier {
+		if t, err := action.Target(d.Parameters); err != nil || t != (catalogue.Target{Resource: d.Identifier, Amount: d.Amount, Currency: d.Currency}) {
 			return capability.Effect{}, "", nil, api.Refusef(api.InvalidAuthorizationDetails, "parameters do not fit the action, or name another resource.")
 		}
 	}

@@ -31,11 +31,7 @@ import (
 
 // Target is what the parameters of an action aim at. The request's own resource
 // and amount must equal it, so that everything acted on is in the parameters.
-type Target struct {
-	Resource string
-	Amount   int64  // minor units of Currency; 0 for an effect without an amount
-	Currency string // three capital letters; empty exactly when Amount is 0
-}
+type Target = catalogue.Target
 
 // Operation checks the canonical parameters of one action and names their
 // target. It refuses whatever it does not know, as canonical.Decode into a
@@ -48,10 +44,7 @@ func Catalogued(kind, action string) (Operation, error) {
 	if !ok {
 		return nil, fmt.Errorf("guards: %.64q is not an action of the catalogue %.32q", action, kind)
 	}
-	return func(params json.RawMessage) (Target, error) {
-		resource, err := catalogue.ResourceOf(a, params)
-		return Target{Resource: resource}, err
-	}, nil
+	return a.Target, nil
 }
 
 // Config says which guard this is. What is not marked optional is mandatory.

@@ -34,6 +34,7 @@ const (
 	DomainName       = "nightwarrant/name/v1"
 	DomainDocument   = "nightwarrant/document/v1"
 	DomainOffer      = "nightwarrant/offer/v1"
+	DomainApproved   = "nightwarrant/pre-approved-key/v1"
 	DomainReference  = "nightwarrant/reference/v1"
 )
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,8 +18,8 @@ const (
 	maxText    = 4 << 10 // bytes of one string value
 )
 
-// compiled is every catalogue. No mutation may be Read (mission B6).
-var compiled = []Action{
+// rows are the actions on the rows of a table.
+var rows = []Action{
 	row("row.read", Read, "Read rows of a table by their key", "key"),
 	row("row.append", Low, "Add one row to a table", "values"),
 	row("row.update", High, "Change rows of a table that have a given key", "key", "values"),
@@ -29,12 +30,48 @@ var compiled = []Action{
 // {column: string, integer or bool}}.
 func row(name string, risk Risk, title string, parts ...string) Action {
 	return Action{
-		Kind: Postgres, Name: name, Risk: risk, Title: title,
+		Kind: Postgres, Name: name, Risk: risk, Title: title, Schema: rowSchema(parts),
 		form: "row/v1:" + strings.Join(parts, ","),
-		check: func(params json.RawMessage) (string, error) {
-			return checkRow(params, parts)
+		target: func(params json.RawMessage) (Target, error) {
+			resource, err := checkRow(params, parts)
+			return Target{Resource: resource}, err
 		},
+		key: rowKey,
 	}
+}
+
+// rowSchema says as JSON Schema what checkRow checks, but for a column that
+// stands in both key and values.
+func rowSchema(parts []string) json.RawMessage {
+	properties := map[string]any{"table": map[string]any{"type": "string", "pattern": identifier.String()}}
+	for _, part := range parts {
+		properties[part] = map[string]any{
+			"type": "object", "minProperties": 1, "maxProperties": maxColumns, "propertyNames": map[string]any{"pattern": identifier.String()},
+			"additionalProperties": map[string]any{"type": []any{"string", "integer", "boolean"}, "maxLength": maxText},
+		}
+	}
+	return schemaOf(properties, append([]string{"table"}, parts...))
+}
+
+// rowKey is which rows by which values, and which columns would change: the
+// values of these are the run's to choose.
+func rowKey(params json.RawMessage) (any, bool) {
+	var p struct {
+		Key, Values map[string]any
+	}
+	decoder := json.NewDecoder(bytes.NewReader(params))
+	decoder.UseNumber()
+	if decoder.Decode(&p) != nil {
+		return nil, false
+	}
+	key := map[string]any{}
+	if p.Key != nil {
+		key["key"] = p.Key
+	}
+	if p.Values != nil {
+		key["columns"] = slices.Sorted(maps.Keys(p.Values))
+	}
+	return key, true
 }
 
 // identifier is a PostgreSQL name that needs no quotes: lower case, at most 63
