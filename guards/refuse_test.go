@@ -376,7 +376,7 @@ func TestAmountIsBound(t *testing.T) {
 		s.requireUntouched(t, ref)
 	}
 	s.requireCommitted(t, s.do(s.worker.Request("transfer", token, body(100, 100))), ref)
-	require.Equal(t, Target{"account:alice", 100, "EUR"}, s.ledger.applied[0].Target)
+	require.Equal(t, Target{Resource: "account:alice", Amount: 100, Currency: "EUR"}, s.ledger.applied[0].Target)
 	require.JSONEq(t, `{"cents":100,"to":"alice"}`, string(s.ledger.applied[0].Params))
 }
 

@@ -108,7 +108,7 @@ func (g *Guard) effect(r *request) (e capability.Effect, params json.RawMessage,
 		return e, nil, errMalformed
 	}
 	target, err := g.config.Operations[r.action](params)
-	if err != nil || target != (Target{e.Resource, e.Amount, e.Currency}) || e.Check() != nil {
+	if err != nil || target != (Target{Resource: e.Resource, Amount: e.Amount, Currency: e.Currency}) || e.Check() != nil {
 		return e, nil, errMalformed
 	}
 	return e, params, nil

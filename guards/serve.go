@@ -91,7 +91,7 @@ func (g *Guard) operate(ctx context.Context, req *request) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	attempt.Target, attempt.Params = Target{effect.Resource, effect.Amount, effect.Currency}, params
+	attempt.Target, attempt.Params = Target{Resource: effect.Resource, Amount: effect.Amount, Currency: effect.Currency}, params
 	if !g.enter(ctx) {
 		return Answer{}, api.Refuse(api.TooManyRequests)
 	}
