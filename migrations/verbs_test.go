@@ -31,10 +31,11 @@ var possible = map[string]string{
 	"settle_effect": "settle effect", "unsettled": "unsettled", "settle_run": "settle run", "effect_for_holder": "status",
 	// Time passes while closed.
 	"reapable": "reaper", "reap": "reaper", "expire_effects": "reaper", "expire_consents": "reaper", "expire_decisions": "reaper",
+	"take_notices": "telling owners, who must be able to say no", "notice_delivered": "telling owners", "notice_refused": "telling owners",
 	"raise_floors": "reaper: a floor only refuses more", "drain": "reaper: changes nothing", "recycle": "reaper: drops what is refused by the floor",
 	// Reading, and the record of it.
 	"present": "reading", "show_offers": "reading", "show_tasks": "reading", "show_runs": "reading", "show_decisions": "reading", "show_ambiguous": "reading", "task_reference": "reading", "entries": "reading",
-	"identity": "reading", "decision": "reading", "due": "reading", "zones": "reading", "queues": "reading", "note_refusal": "audit", "count_refusals": "audit",
+	"identity": "reading", "decision": "reading", "due": "reading", "zones": "reading", "queues": "reading", "notices_health": "reading", "note_refusal": "audit", "count_refusals": "audit",
 }
 
 // settling has no lock in common with a close either.

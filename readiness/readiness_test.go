@@ -96,7 +96,7 @@ func (c *cluster) sayAs(family, reason string, sequence int64) (verdict string) 
 		return verdict
 	}
 	kind, pool := "authority", c.authority
-	if family == "queue" {
+	if family == "queue" || family == "approvals" {
 		kind, pool = "scheduler", c.scheduler
 	}
 	id := c.ids[kind]
@@ -105,7 +105,7 @@ func (c *cluster) sayAs(family, reason string, sequence int64) (verdict string) 
 	return verdict
 }
 
-var families = []string{"store", "signing", "nonces", "queue", "clock", "audit", "attestation", "guards"}
+var families = []string{"store", "signing", "nonces", "queue", "clock", "audit", "attestation", "approvals", "guards"}
 
 func (c *cluster) allGood() {
 	for _, f := range families {

@@ -207,7 +207,7 @@ func TestServeRefusesAnotherSchema(t *testing.T) {
 	t.Parallel()
 	for change, sentence := range map[string]string{
 		`INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true)`: "the database has schema version 9999 and this program is older",
-		`DELETE FROM goose_db_version WHERE version_id = 9`:                         "the database has schema version 8 and this program needs 9: run `nightwarrant migrate`",
+		`DELETE FROM goose_db_version WHERE version_id = 10`:                        "the database has schema version 9 and this program needs 10: run `nightwarrant migrate`",
 	} {
 		db := teststack.Database(t)
 		s := newSite(t, db.URL("nw_authority"))
@@ -276,7 +276,7 @@ func TestReadinessBoard(t *testing.T) {
 	out := e.good(t, "readiness")
 	assert.Regexp(t, `^Admission is closed: start since \S+Z. Epoch 1, incarnation 1, requirement 1.\n\n`, out)
 	assert.Regexp(t, `(?m)^FAMILY +COMPONENT +STATE +SINCE +GOOD +NEEDED +AGE +TASKS$`, out)
-	for _, family := range []string{"store", "signing", "nonces", "queue", "clock", "audit", "attestation", "guards"} {
+	for _, family := range []string{"store", "signing", "nonces", "queue", "clock", "audit", "attestation", "approvals", "guards"} {
 		assert.Regexp(t, `(?m)^`+family+` +absent +never +0 +1 +never +0$`, out)
 	}
 	e.good(t, "gate", "close")
@@ -287,14 +287,14 @@ func TestReadinessBoard(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(e.good(t, "readiness", "--json")), &b))
 	assert.True(t, b.Held)
-	assert.Len(t, b.Families, 8)
+	assert.Len(t, b.Families, 9)
 	env{}.run(t, "readiness", "--database-url", db.URL("nw_scheduler")).bad(t, exitFailed, "permission denied")
 }
 
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	db := teststack.Database(t)
-	assert.Equal(t, "The database has schema version 9.\n", env{}.good(t, "migrate", "--database-url", db.URL(teststack.Owner)), "it is there already")
+	assert.Equal(t, "The database has schema version 10.\n", env{}.good(t, "migrate", "--database-url", db.URL(teststack.Owner)), "it is there already")
 	r := env{}.run(t, "migrate", "--database-url", "postgres://u:hunter2@[")
 	r.bad(t, exitMisconfigured, "the database's URL cannot be read")
 	assert.NotContains(t, r.err, "hunter2")

@@ -64,13 +64,13 @@ CREATE DOMAIN nw.verdict AS text CHECK (VALUE IN (
 -- Everything that can be audited.
 CREATE DOMAIN nw.verb AS text CHECK (VALUE IN (
   'register_keys', 'apply', 'retire', 'offer', 'consent', 'decline', 'revoke', 'cut_off', 'plan', 'publish', 'claim', 'renew', 'mint', 'admit', 'settle_effect',
-  'late_evidence', 'expire_effect', 'expire_consent', 'ask', 'decide', 'finding', 'settle_run', 'end_run', 'requeue', 'component', 'report', 'open', 'close', 'hold', 'release', 'requirement', 'standby',
+  'late_evidence', 'expire_effect', 'expire_consent', 'ask', 'decide', 'notice', 'finding', 'settle_run', 'end_run', 'requeue', 'component', 'report', 'open', 'close', 'hold', 'release', 'requirement', 'standby',
   'incarnation', 'refusals', 'present'));
 
 -- Families of A17 that this version builds, those that are to come (nobody may report them yet: no stand-in is ever healthy), and an
 -- operator's own ones, by the digest of their name.
-CREATE DOMAIN nw.family AS text CHECK (VALUE IN ('store', 'signing', 'nonces', 'queue', 'clock', 'audit', 'attestation', 'guards',
-  'directory', 'approvals', 'brokering', 'models') OR VALUE ~ '^x_[0-9a-f]{64}$');
+CREATE DOMAIN nw.family AS text CHECK (VALUE IN ('store', 'signing', 'nonces', 'queue', 'clock', 'audit', 'attestation', 'approvals', 'guards',
+  'directory', 'brokering', 'models') OR VALUE ~ '^x_[0-9a-f]{64}$');
 
 -- Why a report is bad or a decision closed.
 CREATE DOMAIN nw.reason AS text CHECK (VALUE IN (
@@ -386,15 +386,6 @@ CREATE TABLE nw.arguments (
   decision_id bigint PRIMARY KEY REFERENCES nw.decisions,
   body        bytea NOT NULL CHECK (octet_length(body) BETWEEN 2 AND 65536));
 SELECT nw.classify('arguments', 'decision_id number, body document');
-
--- What an owner must be told, until it has been told.
-CREATE TABLE nw.notices (
-  decision_id bigint PRIMARY KEY REFERENCES nw.decisions,
-  kind        text NOT NULL CHECK (kind IN ('asked', 'reminder')),
-  attempt     integer NOT NULL DEFAULT 0,
-  next_at     timestamptz NOT NULL DEFAULT clock_timestamp());
-CREATE INDEX notices_due ON nw.notices (next_at);
-SELECT nw.classify('notices', 'decision_id number, kind state, attempt number, next_at time');
 
 -- What a person found out about an ambiguous effect: a new entry, never an edit, never a replay (A10).
 CREATE TABLE nw.findings (

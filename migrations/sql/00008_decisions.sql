@@ -22,7 +22,6 @@ BEGIN
   INSERT INTO decisions (ref, effect_id, task_id, run_id, member, digest, activation_epoch, policy_id, requirement, expires_at)
     VALUES (p_decision, e.id, r.task_id, r.id, c.member, e.digest, l.activation_epoch, c.policy_id, p_requirement, p_until) RETURNING id INTO STRICT card;
   INSERT INTO arguments (decision_id, body) VALUES (card, p_arguments);
-  INSERT INTO notices (decision_id, kind) VALUES (card, 'asked');
   UPDATE runs SET state = 'waiting', holder = NULL, lease_until = NULL WHERE id = r.id AND state = 'claimed' AND inflight = 0 AND fence = r.fence;
   IF NOT FOUND THEN RAISE EXCEPTION 'fence_stale' USING ERRCODE = 'NW409'; END IF;
   PERFORM nw.note('ask', 'ok', r.task_id, r.id, e.id, json_build_object('decision', nw.hex(p_decision), 'effect', nw.hex(e.digest), 'fence', r.fence,

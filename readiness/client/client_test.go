@@ -436,7 +436,7 @@ func TestFamiliesOfAProduct(t *testing.T) {
 	own := document.FamilyCode("tape-robot")
 	s.put(func(s *stand) {
 		s.decision.Families = nil
-		for _, f := range []string{"attestation", "audit", "clock", "directory", "guards", "nonces", "queue", "signing", "store", own} {
+		for _, f := range []string{"approvals", "attestation", "audit", "clock", "directory", "guards", "nonces", "queue", "signing", "store", own} {
 			s.decision.Families = append(s.decision.Families, capability.DecidedFamily{Family: f, Good: true, Instances: 1, Required: 1})
 		}
 	})

@@ -125,7 +125,7 @@ func (p *place) allGood() {
 	for kind, b := range p.replicas {
 		families := []string{"store", "signing", "nonces", "clock", "audit", "attestation"}
 		if kind == "scheduler" {
-			families = []string{"queue"}
+			families = []string{"queue", "approvals"}
 		}
 		for _, family := range families {
 			p.reports++

@@ -1,0 +1,130 @@
+-- +goose Up
+-- What the owner of a task must be told, until it has been told: that a card opened, that it will soon be over, that a run or an effect of theirs
+-- ended otherwise than it should. Triggers write it down, so that no verb can forget it; the schedulers deliver it, also while admission is closed.
+-- A row is one notice of one matter, and never comes twice: its key is the name under which the receiver knows it.
+SET LOCAL ROLE nw_owner;
+
+CREATE TABLE nw.notices (
+  matter     bytea NOT NULL CHECK (octet_length(matter) = 16), -- the card, run, effect, task or consent
+  kind       text NOT NULL CHECK (kind IN ('asked', 'reminder', 'decided', 'run_ended', 'ambiguous', 'task_paused', 'consent_expiring')),
+  task_id    bigint NOT NULL REFERENCES nw.tasks,
+  run_id     bigint REFERENCES nw.runs,
+  member     bytea NOT NULL CHECK (octet_length(member) = 32),
+  expires_at timestamptz, -- of a card: nothing is to be told after it
+  due_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+  next_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+  attempt    integer NOT NULL DEFAULT 0,
+  refusals   smallint NOT NULL DEFAULT 0,
+  state      text NOT NULL DEFAULT 'due' CHECK (state IN ('due', 'dead')), -- dead: the receiver would not have it. It is kept for operators
+  PRIMARY KEY (matter, kind)) WITH (fillfactor = 70);
+CREATE INDEX notices_next ON nw.notices ((expires_at IS NULL), next_at) WHERE state = 'due';
+SELECT nw.classify('notices', 'matter reference, kind state, task_id number, run_id number, member reference, expires_at time, due_at time, next_at time, attempt number,
+  refusals number, state state');
+
+-- A card is told when it opens, and once more when half of its time is over, unless that would be in its last minute.
+-- +goose StatementBegin
+CREATE FUNCTION nw.tell_card() RETURNS trigger LANGUAGE plpgsql SET search_path = nw, pg_temp AS $$
+BEGIN
+  INSERT INTO notices (matter, kind, task_id, run_id, member, expires_at, due_at, next_at)
+    SELECT NEW.ref, x.kind, NEW.task_id, NEW.run_id, NEW.member, NEW.expires_at, x.at, x.at
+      FROM (VALUES ('asked', NEW.asked_at), ('reminder', NEW.asked_at + (NEW.expires_at - NEW.asked_at) / 2)) x (kind, at)
+     WHERE x.kind = 'asked' OR x.at <= NEW.expires_at - interval '1 minute';
+  RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER decisions_told AFTER INSERT ON nw.decisions FOR EACH ROW EXECUTE FUNCTION nw.tell_card();
+
+-- Nobody is told of a card that is no longer open.
+-- +goose StatementBegin
+CREATE FUNCTION nw.untell_card() RETURNS trigger LANGUAGE plpgsql SET search_path = nw, pg_temp AS $$
+BEGIN
+  DELETE FROM notices WHERE matter = NEW.ref AND kind IN ('asked', 'reminder') AND state = 'due';
+  RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER decisions_untold AFTER UPDATE OF state ON nw.decisions FOR EACH ROW WHEN (OLD.state = 'pending' AND NEW.state <> 'pending')
+  EXECUTE FUNCTION nw.untell_card();
+
+-- A run that ended otherwise than succeeded is told, unless it did so because of an effect, which is told by itself.
+-- +goose StatementBegin
+CREATE FUNCTION nw.tell_run() RETURNS trigger LANGUAGE plpgsql SET search_path = nw, pg_temp AS $$
+BEGIN
+  INSERT INTO notices (matter, kind, task_id, run_id, member) SELECT NEW.ref, 'run_ended', k.id, NEW.id, k.owner FROM tasks k
+   WHERE k.id = NEW.task_id AND (NEW.state <> 'ambiguous' OR NOT EXISTS (SELECT FROM effects e WHERE e.run_id = NEW.id AND e.state = 'ambiguous')) ON CONFLICT DO NOTHING;
+  RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER runs_told AFTER UPDATE OF state ON nw.runs FOR EACH ROW WHEN (OLD.ended_at IS NULL AND NEW.ended_at IS NOT NULL AND NEW.state <> 'succeeded')
+  EXECUTE FUNCTION nw.tell_run();
+
+-- +goose StatementBegin
+CREATE FUNCTION nw.tell_effect() RETURNS trigger LANGUAGE plpgsql SET search_path = nw, pg_temp AS $$
+BEGIN
+  INSERT INTO notices (matter, kind, task_id, run_id, member) SELECT NEW.ref, 'ambiguous', k.id, NEW.run_id, k.owner FROM tasks k WHERE k.id = NEW.task_id
+    ON CONFLICT DO NOTHING;
+  RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER effects_told AFTER UPDATE OF state ON nw.effects FOR EACH ROW WHEN (OLD.state <> 'ambiguous' AND NEW.state = 'ambiguous')
+  EXECUTE FUNCTION nw.tell_effect();
+
+-- take_notices hands due notices to whoever delivers them, cards first. Taking one has already set the time of its next attempt, which is twice as
+-- far away each time, up to a minute: what is not delivered comes again by itself.
+-- +goose StatementBegin
+CREATE FUNCTION nw.take_notices(p_limit integer, p_again_ms integer) RETURNS TABLE (matter bytea, kind text, member bytea, task bytea, run bytea, due_at timestamptz,
+  expires_at timestamptz, attempt integer)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+DECLARE t timestamptz := clock_timestamp();
+BEGIN
+  RETURN QUERY WITH ready AS (
+      SELECT n.matter, n.kind FROM notices n WHERE n.state = 'due' AND n.next_at <= t AND (n.expires_at IS NULL OR n.expires_at > t)
+       ORDER BY (n.expires_at IS NULL), n.next_at LIMIT p_limit FOR UPDATE SKIP LOCKED),
+    taken AS (
+      UPDATE notices n SET attempt = n.attempt + 1, next_at = t + least(make_interval(secs => p_again_ms / 1000.0 * 2 ^ least(n.attempt, 10)), interval '1 minute')
+        FROM ready y WHERE n.matter = y.matter AND n.kind = y.kind RETURNING n.*)
+    SELECT n.matter, n.kind, n.member, k.ref, r.ref, n.due_at, n.expires_at, n.attempt FROM taken n JOIN tasks k ON k.id = n.task_id LEFT JOIN runs r ON r.id = n.run_id;
+END $$;
+-- +goose StatementEnd
+
+-- notice_delivered: the receiver has it. Whoever delivered it too, and comes later, finds nothing left to do.
+-- +goose StatementBegin
+CREATE FUNCTION nw.notice_delivered(p_matter bytea, p_kind text, OUT verdict text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+DECLARE n notices;
+BEGIN
+  DELETE FROM notices x WHERE x.matter = p_matter AND x.kind = p_kind RETURNING * INTO n;
+  verdict := CASE WHEN n.matter IS NULL THEN 'not_found' ELSE 'ok' END;
+  IF verdict = 'ok' THEN
+    PERFORM nw.note('notice', 'ok', n.task_id, n.run_id, NULL, json_build_object('matter', nw.hex(p_matter), 'kind', p_kind, 'attempts', n.attempt, 'state', 'delivered'));
+  END IF;
+END $$;
+-- +goose StatementEnd
+
+-- notice_refused: the receiver is there and would not have it. After eight times it is given up, and stays for operators to see. A receiver that is
+-- away refuses nothing, however long.
+-- +goose StatementBegin
+CREATE FUNCTION nw.notice_refused(p_matter bytea, p_kind text, OUT dead boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+DECLARE n notices;
+BEGIN
+  UPDATE notices x SET refusals = x.refusals + 1, state = CASE WHEN x.refusals + 1 >= 8 THEN 'dead' ELSE 'due' END
+   WHERE x.matter = p_matter AND x.kind = p_kind AND x.state = 'due' RETURNING * INTO n;
+  dead := coalesce(n.state = 'dead', false);
+  IF dead THEN
+    PERFORM nw.note('notice', 'ok', n.task_id, n.run_id, NULL, json_build_object('matter', nw.hex(p_matter), 'kind', p_kind, 'attempts', n.attempt, 'state', 'dead'));
+  END IF;
+END $$;
+-- +goose StatementEnd
+
+-- notices_health: how many are due, for how long the oldest card has been due whose owner was not told, and how many were given up.
+-- +goose StatementBegin
+CREATE FUNCTION nw.notices_health(OUT due bigint, OUT untold_ms bigint, OUT dead bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+DECLARE t timestamptz := clock_timestamp();
+BEGIN
+  SELECT count(*) FILTER (WHERE n.state = 'due'), coalesce(floor(extract(epoch FROM t - min(n.due_at) FILTER (WHERE n.state = 'due' AND n.expires_at > t)) * 1000)::bigint, 0),
+         count(*) FILTER (WHERE n.state = 'dead') INTO due, untold_ms, dead FROM notices n WHERE n.due_at <= t AND (n.state = 'dead' OR n.expires_at IS NULL OR n.expires_at > t);
+END $$;
+-- +goose StatementEnd
+
+REVOKE ALL ON ALL TABLES IN SCHEMA nw FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA nw FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION nw.take_notices, nw.notice_delivered, nw.notice_refused, nw.notices_health TO nw_scheduler;
+RESET ROLE;
