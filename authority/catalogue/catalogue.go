@@ -42,6 +42,7 @@ type Action struct {
 	form   string // what the digest is over
 	target func(params json.RawMessage) (Target, error)
 	key    func(params json.RawMessage) (any, bool) // of parameters that hold; nil: it cannot be pre-approved
+	isKey  func(key json.RawMessage) error
 }
 
 // Target validates parameters against the action's schema and says what they
@@ -75,6 +76,22 @@ func (a Action) Key(params json.RawMessage) (json.RawMessage, bool) {
 
 // Approvable tells whether the action can be pre-approved at all.
 func (a Action) Approvable() bool { return a.key != nil }
+
+// CheckKey checks a key that somebody wrote, and returns its canonical form.
+// One that no parameters can have is refused.
+func (a Action) CheckKey(key json.RawMessage) (json.RawMessage, error) {
+	if a.key == nil {
+		return nil, fmt.Errorf("catalogue: %s cannot be pre-approved", a.Name)
+	}
+	text, err := canonical.Canonicalize(key)
+	if err == nil {
+		err = a.isKey(text)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("catalogue: %s: key: %w", a.Name, err)
+	}
+	return text, nil
+}
 
 // Lookup returns the compiled-in action of that kind and name.
 func Lookup(kind, action string) (Action, bool) {

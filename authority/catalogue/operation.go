@@ -19,7 +19,7 @@ const MaxAmount = 1_000_000_000_000
 const maxURL = 255 // bytes of a resource
 
 var (
-	actionForm   = regexp.MustCompile(`^[a-z][a-z0-9._-]{0,63}$`)
+	actionForm   = regexp.MustCompile(`^[a-z][a-z0-9_]{0,31}(?:\.[a-z0-9_]{1,31}){0,3}$`)
 	currencyForm = regexp.MustCompile(`^[A-Z]{3}$`)
 	placeholder  = regexp.MustCompile(`\{([A-Za-z_][A-Za-z0-9_]{0,62})\}`)
 )
@@ -58,6 +58,7 @@ func Compile(kind string, o Operation) (Action, error) {
 	a.target = func(params json.RawMessage) (Target, error) { return o.target(kind, s, params) }
 	if len(o.Key) > 0 {
 		a.key = o.key
+		a.isKey = func(key json.RawMessage) error { return o.checkKey(s, key) }
 	}
 	return a, nil
 }
@@ -157,6 +158,19 @@ func (o Operation) key(params json.RawMessage) (any, bool) {
 		key[name] = value
 	}
 	return key, true
+}
+
+func (o Operation) checkKey(s *schema, key json.RawMessage) error {
+	members, err := membersOf(key, o.Key)
+	if err != nil {
+		return err
+	}
+	for name, raw := range members {
+		if err := s.checkMember(name, raw); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // scalars are the strings and integers among an object's members, as text.

@@ -36,7 +36,8 @@ func row(name string, risk Risk, title string, parts ...string) Action {
 			resource, err := checkRow(params, parts)
 			return Target{Resource: resource}, err
 		},
-		key: rowKey,
+		key:   rowKey,
+		isKey: func(key json.RawMessage) error { return checkRowKey(key, parts) },
 	}
 }
 
@@ -72,6 +73,39 @@ func rowKey(params json.RawMessage) (any, bool) {
 		key["columns"] = slices.Sorted(maps.Keys(p.Values))
 	}
 	return key, true
+}
+
+// checkRowKey holds a written key against what rowKey makes.
+func checkRowKey(key json.RawMessage, parts []string) error {
+	var want []string
+	for _, part := range parts {
+		want = append(want, map[string]string{"key": "key", "values": "columns"}[part])
+	}
+	members, err := membersOf(key, want)
+	if err != nil {
+		return err
+	}
+	seen := map[string]bool{}
+	if raw, ok := members["key"]; ok {
+		if err := checkColumns("key", raw, seen); err != nil {
+			return err
+		}
+	}
+	raw, ok := members["columns"]
+	if !ok {
+		return nil
+	}
+	var columns []string
+	if json.Unmarshal(raw, &columns) != nil || len(columns) == 0 || len(columns) > maxColumns || !slices.IsSorted(columns) {
+		return fmt.Errorf(`"columns" must list between 1 and %d columns, in alphabetical order`, maxColumns)
+	}
+	for _, name := range columns {
+		if !identifier.MatchString(name) || seen[name] {
+			return fmt.Errorf("column %.70q is no column or stands twice", name)
+		}
+		seen[name] = true
+	}
+	return nil
 }
 
 // identifier is a PostgreSQL name that needs no quotes: lower case, at most 63

@@ -145,6 +145,15 @@ func (s *schema) check(params json.RawMessage) error {
 	return nil
 }
 
+// checkMember holds one member's value against its part of the schema.
+func (s *schema) checkMember(name string, raw json.RawMessage) error {
+	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
+	if err != nil || s.compiled.Properties[name] == nil || s.compiled.Properties[name].Validate(value) != nil {
+		return fmt.Errorf("%.64q does not fit its schema", name)
+	}
+	return nil
+}
+
 // misfit says where parameters do not fit, and nothing of what stands there.
 func misfit(err error) error {
 	e, ok := errors.AsType[*jsonschema.ValidationError](err)

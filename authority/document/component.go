@@ -1,9 +1,11 @@
 package document
 
 import (
+	"fmt"
 	"regexp"
 
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
+	"github.com/nightwarrant/nightwarrant/authority/catalogue"
 )
 
 // How an assertion is tied to a key (mission A3).
@@ -85,7 +87,8 @@ func (c *Client) Validate() error {
 // Guard is the component in front of a resource. Catalogue is the kind of its
 // action catalogue; URI its origin and path, which is the audience of its
 // effect capabilities. Provable says that it has a ledger which proves whether
-// an effect happened. MaxCallMS bounds one call to its destination.
+// an effect happened. MaxCallMS bounds one call to its destination. Operations
+// are what an operator wrote beside the actions that are compiled in.
 type Guard struct {
 	Header
 	Title     string `json:"title"`
@@ -94,6 +97,8 @@ type Guard struct {
 	Profile   string `json:"profile"`
 	Provable  bool   `json:"provable"`
 	MaxCallMS int64  `json:"max_call_ms"`
+
+	Operations []catalogue.Operation `json:"operations,omitempty"`
 }
 
 // Validate checks the guard by itself. That its origin is not the authority's
@@ -106,7 +111,51 @@ func (g *Guard) Validate() error {
 		guardURI("uri", g.URI),
 		name("profile", g.Profile),
 		between("max_call_ms", g.MaxCallMS, 1, maxCallMS),
+		g.checkOperations(),
 	)
+}
+
+func (g *Guard) checkOperations() error {
+	switch {
+	case g.Catalogue == catalogue.Model && len(g.Operations) > 0:
+		return wrong("operations", "cannot be written for a model: its actions are compiled in")
+	case g.Catalogue == catalogue.HTTP && len(g.Operations) == 0:
+		return wrong("operations", "must list what this guard can do")
+	case len(g.Operations) > maxList:
+		return wrong("operations", "must list at most %d operations", maxList)
+	}
+	seen := map[string]bool{}
+	for i, o := range g.Operations {
+		field := fmt.Sprintf("operations[%d]", i)
+		if err := first(action(field+".action", o.Action), title(field+".title", o.Title)); err != nil {
+			return err
+		}
+		if _, err := catalogue.Compile(g.Catalogue, o); err != nil {
+			return wrong(field, "does not hold: %s", err)
+		}
+		if seen[o.Action] {
+			return wrong(field+".action", "repeats %s", o.Action)
+		}
+		seen[o.Action] = true
+	}
+	return nil
+}
+
+// Actions is all that the guard can do, by name: an action that is not there
+// does not exist (mission B5).
+func (g *Guard) Actions() (map[string]catalogue.Action, error) {
+	actions := map[string]catalogue.Action{}
+	for _, a := range catalogue.Actions(g.Catalogue) {
+		actions[a.Name] = a
+	}
+	for _, o := range g.Operations {
+		a, err := catalogue.Compile(g.Catalogue, o)
+		if err != nil {
+			return nil, err
+		}
+		actions[a.Name] = a
+	}
+	return actions, nil
 }
 
 // Reporter is a component that reports the health of an operator's own

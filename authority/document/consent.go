@@ -2,6 +2,7 @@ package document
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -22,14 +23,17 @@ const (
 	maxAhead = maxDays * dayS // how far in the future a consent may begin
 )
 
-// ConsentGrant is a grant with the risk that the catalogue gave its action.
+// ConsentGrant is a grant with what the catalogue says of its action: its risk
+// and, in plain words, what it does.
 type ConsentGrant struct {
-	Guard     string         `json:"guard"`
-	Action    string         `json:"action"`
-	Resource  string         `json:"resource"`
-	Risk      catalogue.Risk `json:"risk"`
-	MaxAmount int64          `json:"max_amount,omitempty"`
-	Currency  string         `json:"currency,omitempty"`
+	Guard       string            `json:"guard"`
+	Action      string            `json:"action"`
+	Does        string            `json:"does"`
+	Resource    string            `json:"resource"`
+	Risk        catalogue.Risk    `json:"risk"`
+	MaxAmount   int64             `json:"max_amount,omitempty"`
+	Currency    string            `json:"currency,omitempty"`
+	PreApproved []json.RawMessage `json:"pre_approved,omitempty"` // canonical keys of the action
 }
 
 // Consent is everything that a member's yes binds (mission A1). Its canonical
@@ -56,6 +60,10 @@ type Consent struct {
 	Expires          timetable.Instant  `json:"expires"`
 	WhenMoreIsNeeded string             `json:"when_more_is_needed"`
 	DecisionWindowS  int64              `json:"decision_window_s"`
+
+	// What all the member's tasks may spend, by the policy, in minor units of the limits' currency; 0 is no such bound.
+	MemberSpendDay   int64 `json:"member_spend_day,omitempty"`
+	MemberSpendMonth int64 `json:"member_spend_month,omitempty"`
 }
 
 // Parts is what a consent is built from. TaskRef is the task's opaque
@@ -88,6 +96,9 @@ func BuildConsent(p Parts) (Consent, error) {
 		Dial: p.Task.Dial, Limits: p.Task.Limits,
 		Policy: p.Policy.Name, PolicyRevision: p.Policy.Revision,
 		WhenMoreIsNeeded: p.Task.WhenMoreIsNeeded, DecisionWindowS: p.Task.DecisionWindowS,
+	}
+	if c.Limits.Spend > 0 {
+		c.MemberSpendDay, c.MemberSpendMonth = p.Policy.Limits.MemberSpendDay, p.Policy.Limits.MemberSpendMonth
 	}
 	if err := first(c.addDigests(p), c.addGrants(p), c.addTerm(p)); err != nil {
 		return Consent{}, err
@@ -129,13 +140,34 @@ func (c *Consent) addGrants(p Parts) error {
 		if err := first(guard.Validate(), resource(field+".resource", guard.Catalogue, g.Resource)); err != nil {
 			return err
 		}
-		c.Grants = append(c.Grants, ConsentGrant{
-			Guard: g.Guard, Action: g.Action, Resource: g.Resource,
-			Risk:      catalogue.RiskOf(guard.Catalogue, g.Action),
-			MaxAmount: g.MaxAmount, Currency: g.Currency,
-		})
+		granted, err := granting(field, g, guard)
+		if err != nil {
+			return err
+		}
+		c.Grants = append(c.Grants, granted)
 	}
 	return nil
+}
+
+// granting looks a grant's action up among all that its guard can do.
+func granting(field string, g Grant, guard *Guard) (ConsentGrant, error) {
+	actions, err := guard.Actions()
+	if err != nil {
+		return ConsentGrant{}, err
+	}
+	a, ok := actions[g.Action]
+	if !ok {
+		return ConsentGrant{}, wrong(field+".action", "is not an action of guard %s: %s", g.Guard, g.Action)
+	}
+	out := ConsentGrant{Guard: g.Guard, Action: g.Action, Does: a.Title, Resource: g.Resource, Risk: a.Risk, MaxAmount: g.MaxAmount, Currency: g.Currency}
+	for i, key := range g.PreApproved {
+		text, err := a.CheckKey(key)
+		if err != nil {
+			return ConsentGrant{}, wrong(fmt.Sprintf("%s.pre_approved[%d]", field, i), "does not hold: %s", err)
+		}
+		out.PreApproved = append(out.PreApproved, text)
+	}
+	return out, nil
 }
 
 func (c *Consent) addTerm(p Parts) error {
@@ -159,9 +191,11 @@ func (c *Consent) Validate() error {
 		between("task_revision", c.TaskRevision, 1, maxRevision),
 		title("title", c.Title),
 		schedule(c.Schedule),
-		consentGrants(c.Grants),
+		consentGrants(c.Grants, c.Limits),
 		dial("dial", c.Dial),
 		c.Limits.check(),
+		window("member_spend_day", c.MemberSpendDay, c.Limits.Currency),
+		window("member_spend_month", c.MemberSpendMonth, c.Limits.Currency),
 		name("policy", c.Policy),
 		between("policy_revision", c.PolicyRevision, 1, maxRevision),
 		c.checkTerm(),
@@ -169,15 +203,18 @@ func (c *Consent) Validate() error {
 	)
 }
 
-func consentGrants(list []ConsentGrant) error {
+func consentGrants(list []ConsentGrant, l TaskLimits) error {
 	plain := make([]Grant, len(list))
 	for i, g := range list {
 		if g.Risk < catalogue.Read || g.Risk > catalogue.High {
 			return wrong(fmt.Sprintf("grants[%d].risk", i), "must be one of read, low, high")
 		}
-		plain[i] = Grant{Guard: g.Guard, Action: g.Action, Resource: g.Resource, MaxAmount: g.MaxAmount, Currency: g.Currency}
+		if err := title(fmt.Sprintf("grants[%d].does", i), g.Does); err != nil {
+			return err
+		}
+		plain[i] = Grant{Guard: g.Guard, Action: g.Action, Resource: g.Resource, MaxAmount: g.MaxAmount, Currency: g.Currency, PreApproved: g.PreApproved}
 	}
-	return grants(plain)
+	return first(grants(plain), currencies(plain, l))
 }
 
 // checkTerm refuses a consent without an end and one under which nothing can

@@ -299,7 +299,7 @@ func TestConsentRoundTrip(t *testing.T) {
 		parts := partsOf(t)
 		parts.Task.Title = rapid.StringMatching(`[\p{L}\p{Nd}][\p{L}\p{Nd}'"<>&/\\ -]{0,50}[\p{L}\p{Nd}]`).Filter(func(s string) bool { return title("", s) == nil }).Draw(rt, "title")
 		parts.Task.Dial = catalogue.Risk(rapid.IntRange(0, 2).Draw(rt, "dial"))
-		parts.Task.Limits = TaskLimits{rapid.Int64Range(1, 900).Draw(rt, "runtime"), rapid.Int64Range(1, 50).Draw(rt, "effects")}
+		parts.Task.Limits = TaskLimits{RuntimeS: rapid.Int64Range(1, 900).Draw(rt, "runtime"), Effects: rapid.Int64Range(1, 50).Draw(rt, "effects"), Steps: 100, Repeats: 3}
 		parts.Task.Consent.Days = rapid.Int64Range(1, 90).Draw(rt, "days")
 		parts.Task.Grants[1].MaxAmount = rapid.Int64Range(1, canonical.MaxInt).Draw(rt, "amount")
 		parts.Task.Schedule = timetable.Document{EveryS: rapid.Int64Range(1, 86400).Draw(rt, "every"), Anchor: 1767225600, Zone: "UTC", Missed: timetable.Skip}

@@ -72,9 +72,9 @@ func blank(kind string) Document {
 	case KindProduct:
 		return &Product{Header: h}
 	case KindRole:
-		return &WorkloadRole{Header: h}
+		return &WorkloadRole{Header: h, Limits: RoleLimits{MaxSteps: defaultMaxSteps}}
 	case KindPolicy:
-		return &Policy{Header: h}
+		return &Policy{Header: h, Limits: PolicyLimits{MaxSteps: defaultMaxSteps}}
 	case KindTask:
 		return blankTask(h)
 	case KindRequirement:

@@ -1,6 +1,8 @@
 package document
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -15,6 +17,12 @@ const (
 	maxRuntimeS = 7 * dayS
 	maxEffects  = 10_000
 	maxDays     = 366
+
+	maxSteps        = 1_000_000
+	maxRepeats      = 100
+	defaultMaxSteps = 10_000
+	defaultSteps    = 1000
+	defaultRepeats  = 3
 )
 
 // Allowed is one action of one guard.
@@ -23,17 +31,34 @@ type Allowed struct {
 	Action string `json:"action"`
 }
 
-// RoleLimits are the most that a role lets a run have.
+// RoleLimits are the most that a role lets a run have. Without MaxSpend it may
+// spend nothing; that is minor units of Currency (ISO 4217).
 type RoleLimits struct {
-	MaxRuntimeS int64 `json:"max_runtime_s"`
-	MaxEffects  int64 `json:"max_effects"`
+	MaxRuntimeS int64  `json:"max_runtime_s"`
+	MaxEffects  int64  `json:"max_effects"`
+	MaxSteps    int64  `json:"max_steps"`
+	MaxSpend    int64  `json:"max_spend,omitempty"`
+	Currency    string `json:"currency,omitempty"`
 }
 
 func (l RoleLimits) check(field string) error {
 	return first(
 		between(field+".max_runtime_s", l.MaxRuntimeS, 1, maxRuntimeS),
 		between(field+".max_effects", l.MaxEffects, 1, maxEffects),
+		between(field+".max_steps", l.MaxSteps, 1, maxSteps),
+		money(field, "max_spend", l.MaxSpend, l.Currency),
 	)
+}
+
+// money checks an amount that may be absent, together with its currency.
+func money(field, what string, amount int64, currency string) error {
+	if amount == 0 && currency == "" {
+		return nil
+	}
+	if !currencyForm.MatchString(currency) {
+		return wrong(field+".currency", "must be a currency's three capital letters, together with %s", what)
+	}
+	return between(field+"."+what, amount, 1, catalogue.MaxAmount)
 }
 
 // WorkloadRole is what a workload may be at most. A revision never changes.
@@ -77,11 +102,34 @@ func allowed(list []Allowed) error {
 	return nil
 }
 
-// PolicyLimits are the ceilings of a policy.
+// PolicyLimits are the ceilings of a policy. MemberSpendDay and MemberSpendMonth
+// bound what all tasks of one member may spend in a calendar day and month of
+// UTC; 0 is no such bound.
 type PolicyLimits struct {
-	MaxRuntimeS    int64 `json:"max_runtime_s"`
-	MaxEffects     int64 `json:"max_effects"`
-	MaxConsentDays int64 `json:"max_consent_days"`
+	MaxRuntimeS      int64  `json:"max_runtime_s"`
+	MaxEffects       int64  `json:"max_effects"`
+	MaxSteps         int64  `json:"max_steps"`
+	MaxSpend         int64  `json:"max_spend,omitempty"`
+	Currency         string `json:"currency,omitempty"`
+	MemberSpendDay   int64  `json:"member_spend_day,omitempty"`
+	MemberSpendMonth int64  `json:"member_spend_month,omitempty"`
+	MaxConsentDays   int64  `json:"max_consent_days"`
+}
+
+func (l PolicyLimits) check(field string) error {
+	return first(
+		RoleLimits{l.MaxRuntimeS, l.MaxEffects, l.MaxSteps, l.MaxSpend, l.Currency}.check(field),
+		window(field+".member_spend_day", l.MemberSpendDay, l.Currency),
+		window(field+".member_spend_month", l.MemberSpendMonth, l.Currency),
+		between(field+".max_consent_days", l.MaxConsentDays, 1, maxDays),
+	)
+}
+
+func window(field string, spend int64, currency string) error {
+	if spend != 0 && currency == "" {
+		return wrong(field, "needs a currency")
+	}
+	return between(field, spend, 0, catalogue.MaxAmount)
 }
 
 // Policy bounds what members may consent to. A revision never changes.
@@ -99,8 +147,7 @@ func (p *Policy) Validate() error {
 		p.check(KindPolicy),
 		between("revision", p.Revision, 1, maxRevision),
 		dial("dial_max", p.DialMax),
-		RoleLimits{p.Limits.MaxRuntimeS, p.Limits.MaxEffects}.check("limits"),
-		between("limits.max_consent_days", p.Limits.MaxConsentDays, 1, maxDays),
+		p.Limits.check("limits"),
 	)
 }
 
@@ -120,20 +167,35 @@ type Owner struct {
 
 // Grant is one action on one exact resource. MaxAmount counts minor units of
 // Currency (ISO 4217) per effect; both are given or neither. An optional grant
-// holds only when the member ticks it.
+// holds only when the member ticks it. PreApproved are keys of the action, each
+// compared whole: an effect above the dial that has one of them needs no
+// decision of the owner.
 type Grant struct {
-	Guard     string `json:"guard"`
-	Action    string `json:"action"`
-	Resource  string `json:"resource"`
-	MaxAmount int64  `json:"max_amount,omitempty"`
-	Currency  string `json:"currency,omitempty"`
-	Optional  bool   `json:"optional"`
+	Guard       string            `json:"guard"`
+	Action      string            `json:"action"`
+	Resource    string            `json:"resource"`
+	MaxAmount   int64             `json:"max_amount,omitempty"`
+	Currency    string            `json:"currency,omitempty"`
+	Optional    bool              `json:"optional"`
+	PreApproved []json.RawMessage `json:"pre_approved,omitempty"`
 }
 
-// TaskLimits bound one run of a task.
+// TaskLimits bound one run of a task, and the task in a calendar day and month
+// of UTC; a window of 0 bounds no more than the run's own limits and the
+// schedule do. A step is one effect that the run asks for, under a new or a
+// known key. Repeats is how often the same effect may be asked for under
+// different keys. Without Spend a run spends nothing.
 type TaskLimits struct {
-	RuntimeS int64 `json:"runtime_s"`
-	Effects  int64 `json:"effects"`
+	RuntimeS     int64  `json:"runtime_s"`
+	Effects      int64  `json:"effects"`
+	Steps        int64  `json:"steps"`
+	Repeats      int64  `json:"repeats"`
+	Spend        int64  `json:"spend,omitempty"` // minor units of Currency
+	Currency     string `json:"currency,omitempty"`
+	EffectsDay   int64  `json:"effects_day,omitempty"`
+	EffectsMonth int64  `json:"effects_month,omitempty"`
+	SpendDay     int64  `json:"spend_day,omitempty"`
+	SpendMonth   int64  `json:"spend_month,omitempty"`
 }
 
 // Term says how long a consent shall last: from NotBefore, or at once when it
@@ -168,7 +230,7 @@ type Task struct {
 }
 
 func blankTask(h Header) *Task {
-	return &Task{Header: h, WhenMoreIsNeeded: MoreStops, DecisionWindowS: 3600, Dial: catalogue.Read, Schedule: timetable.Document{Missed: timetable.Skip}}
+	return &Task{Header: h, Limits: TaskLimits{Steps: defaultSteps, Repeats: defaultRepeats}, WhenMoreIsNeeded: MoreStops, DecisionWindowS: 3600, Dial: catalogue.Read, Schedule: timetable.Document{Missed: timetable.Skip}}
 }
 
 // Validate checks the task by itself; see [CheckTask] for the rest.
@@ -188,6 +250,7 @@ func (t *Task) Validate() error {
 		dial("dial", t.Dial),
 		grants(t.Grants),
 		t.Limits.check(),
+		currencies(t.Grants, t.Limits),
 		whenMore(t.WhenMoreIsNeeded, t.DecisionWindowS),
 		between("consent.days", t.Consent.Days, 1, maxDays),
 		between("consent.not_before", int64(t.Consent.NotBefore), 0, 253402300799),
@@ -198,7 +261,24 @@ func (l TaskLimits) check() error {
 	return first(
 		between("limits.runtime_s", l.RuntimeS, 1, maxRuntimeS),
 		between("limits.effects", l.Effects, 1, maxEffects),
+		between("limits.steps", l.Steps, 1, maxSteps),
+		between("limits.repeats", l.Repeats, 1, maxRepeats),
+		money("limits", "spend", l.Spend, l.Currency),
+		between("limits.effects_day", l.EffectsDay, 0, maxEffects*1000),
+		between("limits.effects_month", l.EffectsMonth, 0, maxEffects*1000),
+		window("limits.spend_day", l.SpendDay, l.Currency),
+		window("limits.spend_month", l.SpendMonth, l.Currency),
 	)
+}
+
+// currencies: a run spends in one currency, and nothing without a limit.
+func currencies(list []Grant, l TaskLimits) error {
+	for i, g := range list {
+		if g.MaxAmount > 0 && g.Currency != l.Currency {
+			return wrong(fmt.Sprintf("grants[%d].currency", i), "must be that of limits.spend")
+		}
+	}
+	return nil
 }
 
 func whenMore(silence string, windowS int64) error {
@@ -243,7 +323,28 @@ func (g Grant) check(field string) error {
 		action(field+".action", g.Action),
 		resource(field+".resource", "", g.Resource),
 		amount(field, g.MaxAmount, g.Currency),
+		preApproved(field, g.PreApproved),
 	)
+}
+
+// preApproved checks that keys are different objects; what is in them is the
+// action's to check.
+func preApproved(field string, keys []json.RawMessage) error {
+	if len(keys) > maxList {
+		return wrong(field+".pre_approved", "must list at most %d keys", maxList)
+	}
+	seen := map[string]bool{}
+	for i, key := range keys {
+		text, err := canonical.Canonicalize(key)
+		if err != nil || !bytes.HasPrefix(text, []byte("{")) {
+			return wrong(fmt.Sprintf("%s.pre_approved[%d]", field, i), "must be the key of an effect, an object")
+		}
+		if seen[string(text)] {
+			return wrong(fmt.Sprintf("%s.pre_approved[%d]", field, i), "stands twice")
+		}
+		seen[string(text)] = true
+	}
+	return nil
 }
 
 func resource(field, kind, v string) error {
@@ -262,7 +363,7 @@ func amount(field string, most int64, currency string) error {
 	if !currencyForm.MatchString(currency) {
 		return wrong(field+".currency", "must be a currency's three capital letters, together with max_amount")
 	}
-	return between(field+".max_amount", most, 1, canonical.MaxInt)
+	return between(field+".max_amount", most, 1, catalogue.MaxAmount)
 }
 
 // CheckTask checks a task against the role and the policy that it names: the
@@ -278,6 +379,10 @@ func CheckTask(t *Task, r *WorkloadRole, p *Policy) error {
 		checkGrants(t, r),
 		atMost("limits.runtime_s", t.Limits.RuntimeS, r.Limits.MaxRuntimeS, "role"),
 		atMost("limits.effects", t.Limits.Effects, r.Limits.MaxEffects, "role"),
+		atMost("limits.steps", t.Limits.Steps, r.Limits.MaxSteps, "role"),
+		atMost("limits.steps", t.Limits.Steps, p.Limits.MaxSteps, "policy"),
+		mostSpend(t.Limits, r.Limits.MaxSpend, r.Limits.Currency, "role"),
+		mostSpend(t.Limits, p.Limits.MaxSpend, p.Limits.Currency, "policy"),
 		atMost("limits.runtime_s", t.Limits.RuntimeS, p.Limits.MaxRuntimeS, "policy"),
 		atMost("limits.effects", t.Limits.Effects, p.Limits.MaxEffects, "policy"),
 		atMost("consent.days", t.Consent.Days, p.Limits.MaxConsentDays, "policy"),
@@ -316,6 +421,13 @@ func atMost(field string, v, most int64, whose string) error {
 		return wrong(field, "exceeds the %s's ceiling of %d", whose, most)
 	}
 	return nil
+}
+
+func mostSpend(l TaskLimits, most int64, currency, whose string) error {
+	if l.Spend > 0 && l.Currency != currency {
+		return wrong("limits.currency", "is not the %s's, which lets a run spend %d minor units of %q", whose, most, currency)
+	}
+	return atMost("limits.spend", l.Spend, most, whose)
 }
 
 func checkDial(t *Task, p *Policy) error {

@@ -2,11 +2,14 @@ package document
 
 import (
 	"encoding"
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/nightwarrant/nightwarrant/authority/canonical"
 )
 
 type shape int
@@ -69,6 +72,11 @@ func (b *binder) locate(err error) error {
 
 func (b *binder) into(n *node, v reflect.Value, path string) error {
 	b.lines[path] = n.line
+	if target, ok := v.Addr().Interface().(*json.RawMessage); ok {
+		raw, err := n.raw(path)
+		*target = raw
+		return err
+	}
 	if target, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		if n.shape != text {
 			return n.not(text, path)
@@ -146,6 +154,36 @@ func (b *binder) list(n *node, v reflect.Value, path string) error {
 		}
 	}
 	return nil
+}
+
+// raw is an object as JSON, for what has a schema of its own.
+func (n *node) raw(path string) (json.RawMessage, error) {
+	if n.shape != object {
+		return nil, n.not(object, path)
+	}
+	return canonical.CanonicalizeValue(n.plain())
+}
+
+func (n *node) plain() any {
+	switch n.shape {
+	case object:
+		members := map[string]any{}
+		for i, key := range n.keys {
+			members[key] = n.items[i].plain()
+		}
+		return members
+	case array:
+		items := make([]any, len(n.items))
+		for i, item := range n.items {
+			items[i] = item.plain()
+		}
+		return items
+	case integer:
+		return json.Number(n.value)
+	case boolean:
+		return n.value == "true"
+	}
+	return n.value
 }
 
 // table decodes a map from names to scalars.

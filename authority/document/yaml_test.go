@@ -53,9 +53,9 @@ func TestFileOfDocuments(t *testing.T) {
 		assert.Equal(t, &Client{Header{KindClient, "ledger"}, "Ledger"}, found[0])
 		assert.Equal(t, &WorkloadRole{
 			Header: Header{KindRole, "sweeper"}, Client: "ledger", Revision: 3, Profiles: []string{"cluster-a"},
-			Actions: []Allowed{{"orders-db", "row.read"}, {"orders-db", "row.append"}}, Limits: RoleLimits{900, 50},
+			Actions: []Allowed{{"orders-db", "row.read"}, {"orders-db", "row.append"}}, Limits: RoleLimits{MaxRuntimeS: 900, MaxEffects: 50, MaxSteps: 10_000},
 		}, found[1])
-		assert.Equal(t, &Policy{Header: Header{KindPolicy, "standard"}, Revision: 2, DialMax: 2, Limits: PolicyLimits{3600, 100, 90}, Retired: true}, found[2])
+		assert.Equal(t, &Policy{Header: Header{KindPolicy, "standard"}, Revision: 2, DialMax: 2, Limits: PolicyLimits{MaxRuntimeS: 3600, MaxEffects: 100, MaxSteps: 10_000, MaxConsentDays: 90}, Retired: true}, found[2])
 	}
 }
 
