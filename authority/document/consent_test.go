@@ -3,6 +3,9 @@ package document
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,9 +50,10 @@ func TestConsentSaysEverythingAndNoMore(t *testing.T) {
 	text, err := c.Canonical()
 	require.NoError(t, err)
 	want := `{"client":"ledger","decision_window_s":3600,"dial":"read","expires":"2026-05-31T00:00:00Z",` +
-		`"grants":[{"action":"row.read","guard":"orders-db","resource":"table:orders","risk":"read"},` +
-		`{"action":"row.append","currency":"EUR","guard":"orders-db","max_amount":5000,"resource":"table:closings","risk":"low"}],` +
-		`"limits":{"effects":20,"runtime_s":600},"not_before":"2026-05-01T00:00:00Z",` +
+		`"grants":[{"action":"row.read","does":"Read rows of a table by their key","guard":"orders-db","resource":"table:orders","risk":"read"},` +
+		`{"action":"row.append","currency":"EUR","does":"Add one row to a table","guard":"orders-db","max_amount":5000,"resource":"table:closings","risk":"low"}],` +
+		`"limits":{"currency":"EUR","effects":20,"effects_day":40,"effects_month":400,"repeats":2,"runtime_s":600,"spend":10000,"spend_day":15000,"spend_month":60000,"steps":500},` +
+		`"member_spend_day":50000,"member_spend_month":90000,"not_before":"2026-05-01T00:00:00Z",` +
 		`"policy":"standard","policy_document":"` + digest(parts.Policy) + `","policy_revision":2,` +
 		`"role_document":"` + digest(parts.Role) + `","role_revision":3,` +
 		`"schedule":{"cron":"30 2 * * *","missed":"latest","window_s":3600,"zone":"Europe/Berlin"},` +
@@ -89,7 +93,10 @@ func TestOptionalGrantsAreTheMembersChoice(t *testing.T) {
 	with, err := BuildConsent(parts)
 	require.NoError(t, err)
 	require.Len(t, with.Grants, 3)
-	assert.Equal(t, ConsentGrant{Guard: "orders-db", Action: "row.delete", Resource: "table:drafts", Risk: catalogue.High}, with.Grants[2])
+	assert.Equal(t, ConsentGrant{
+		Guard: "orders-db", Action: "row.delete", Does: "Delete rows of a table that have a given key", Resource: "table:drafts", Risk: catalogue.High,
+		PreApproved: []json.RawMessage{json.RawMessage(`{"key":{"state":"stale"}}`)},
+	}, with.Grants[2])
 	first, err := without.Digest()
 	require.NoError(t, err)
 	second, err := with.Digest()
@@ -156,19 +163,21 @@ func TestScheduleMayFireAtEitherEndOfTheTerm(t *testing.T) {
 func TestRiskComesFromTheCatalogueOnly(t *testing.T) {
 	t.Parallel()
 	parts := partsOf(t)
-	parts.Guards["orders-db"].Catalogue = "http"
+	parts.Guards["orders-db"].Operations[0].Title = "Read an order"
+	parts.Task.Grants = []Grant{{Guard: "orders-db", Action: "order.refund", Resource: "table:refunds"}}
 	c, err := BuildConsent(parts)
 	require.NoError(t, err)
-	for _, g := range c.Grants {
-		assert.Equal(t, catalogue.High, g.Risk)
-	}
+	assert.Equal(t, []ConsentGrant{{Guard: "orders-db", Action: "order.refund", Does: "Read an order", Resource: "table:refunds", Risk: catalogue.High}}, c.Grants)
 }
 
 // A1: whatever part of a consent differs, the digest differs, and no part is
 // left out of it.
 func TestEveryPartCountsInTheDigest(t *testing.T) {
 	t.Parallel()
-	base := consentOf(t)
+	parts := partsOf(t)
+	parts.Ticked = []int{2}
+	base, err := BuildConsent(parts)
+	require.NoError(t, err)
 	want, err := base.Digest()
 	require.NoError(t, err)
 	text, err := base.Canonical()
@@ -177,18 +186,21 @@ func TestEveryPartCountsInTheDigest(t *testing.T) {
 	changes := map[string]any{
 		"client": "other", "workload_role": "other", "role_revision": 4, "role_document": other, "task": "AAAAAAAAAAAAAAAAAAAAAA",
 		"task_revision": 2, "task_document": other, "title": "Close the night's orders", "schedule.cron": "31 2 * * *", "schedule.zone": "Europe/Paris",
-		"schedule.missed": nil, "schedule.window_s": 3601, "grants.0.guard": "other", "grants.0.action": "row.list", "grants.0.resource": "table:order",
-		"grants.0.risk": "low", "grants.1.max_amount": 5001, "grants.1.currency": "USD", "grants": []any{map[string]any{"guard": "a", "action": "b", "resource": "c:d", "risk": "high"}},
-		"dial": "low", "limits.runtime_s": 601, "limits.effects": 21, "policy": "other", "policy_revision": 3, "policy_document": other,
-		"when_more_is_needed": "wait", "decision_window_s": 3601,
+		"schedule": map[string]any{"cron": "30 2 * * *", "zone": "Europe/Berlin", "missed": "skip"}, "schedule.window_s": 3601,
+		"grants.0.guard": "other", "grants.0.action": "row.list", "grants.0.does": "Count rows", "grants.0.resource": "table:order",
+		"grants.0.risk": "low", "grants.1.max_amount": 5001, "grants": []any{map[string]any{"guard": "a", "action": "b", "does": "E", "resource": "c:d", "risk": "high"}},
+		"grants.2.pre_approved": absent{}, "grants.2.pre_approved.0": map[string]any{"key": map[string]any{"status": "stale"}}, "grants.2.pre_approved.0.key.state": "staler",
+		"dial": "low", "limits.runtime_s": 601, "limits.effects": 21, "limits.steps": 501, "limits.repeats": 3, "limits.spend": 10001, "limits.effects_day": 41,
+		"limits.effects_month": 401, "limits.spend_day": 15001, "limits.spend_month": absent{}, "member_spend_day": absent{}, "member_spend_month": 90001,
+		"policy": "other", "policy_revision": 3, "policy_document": other, "when_more_is_needed": "wait", "decision_window_s": 3601,
 		"not_before": "2026-05-01T00:00:01Z", "expires": "2026-05-31T00:00:01Z",
 	}
-	seen := map[Digest]string{want: "base"}
+	edits := map[string]string{"currency": edited(t, edited(t, string(text), "limits.currency", "USD"), "grants.1.currency", "USD")} // are one
 	for field, value := range changes {
-		in := edited(t, string(text), field, value)
-		if value == nil { // skip leaves no window
-			in = edited(t, string(text), "schedule", map[string]any{"cron": "30 2 * * *", "zone": "Europe/Berlin", "missed": "skip"})
-		}
+		edits[field] = edited(t, string(text), field, value)
+	}
+	seen := map[Digest]string{want: "base"}
+	for field, in := range edits {
 		changed, err := canonical.Canonicalize([]byte(in))
 		require.NoError(t, err)
 		c, err := ParseConsent(changed)
@@ -198,15 +210,36 @@ func TestEveryPartCountsInTheDigest(t *testing.T) {
 		assert.Empty(t, seen[got], field)
 		seen[got] = field
 	}
-	var members map[string]any
-	require.NoError(t, json.Unmarshal(text, &members))
-	for member := range members {
-		covered := member == "version" // one value
-		for field := range changes {
-			covered = covered || field == member || strings.HasPrefix(field, member+".")
+	leaves := slices.Concat(leavesOf(Consent{}, ""), leavesOf(TaskLimits{}, "limits."), leavesOf(ConsentGrant{}, "grants.0."))
+	for _, leaf := range leaves {
+		switch leaf {
+		case "version", "limits.currency", "grants.0.currency": // one value, and what is above
+			continue
 		}
-		assert.True(t, covered, "%s was not tried", member)
+		assert.True(t, tried(changes, leaf), "%s was not tried", leaf)
 	}
+}
+
+// leavesOf names the members of a struct.
+func leavesOf(v any, before string) (names []string) {
+	for _, f := range reflect.VisibleFields(reflect.TypeOf(v)) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		names = append(names, before+name)
+	}
+	return names
+}
+
+// tried says whether there is a change of a member, or of something in it, in
+// whatever element of a list.
+func tried(changes map[string]any, member string) bool {
+	plain := regexp.MustCompile(`\.[0-9]\b`)
+	member = plain.ReplaceAllString(member, ".")
+	for field := range changes {
+		if field = plain.ReplaceAllString(field, "."); field == member || strings.HasPrefix(field, member+".") {
+			return true
+		}
+	}
+	return false
 }
 
 func TestConsentIsNotRead(t *testing.T) {
@@ -231,10 +264,10 @@ func TestConsentIsNotRead(t *testing.T) {
 		{"grants.0.risk", "grants[0].risk", []any{"none", "", absent{}, "medium"}},
 		{"grants.0.resource", "grants[0].resource", []any{"*", "table:*"}},
 		{"grants.0.optional", "grants[0].optional is not a known field", []any{true}},
-		{"grants.1", "grants[1] repeats", []any{map[string]any{"guard": "orders-db", "action": "row.read", "resource": "table:orders", "risk": "low"}}},
+		{"grants.1", "grants[1] repeats", []any{map[string]any{"guard": "orders-db", "action": "row.read", "does": "Read", "resource": "table:orders", "risk": "low"}}},
 		{"dial", "dial does not hold", []any{"", "all"}},
 		{"limits.effects", "limits.effects must be", []any{0, absent{}}},
-		{"limits.steps", "limits.steps is not a known field", []any{1}},
+		{"limits.tokens", "limits.tokens is not a known field", []any{1}},
 		{"policy", "policy must be", []any{""}},
 		{"policy_revision", "policy_revision must be", []any{0}},
 		{"not_before", "must lie at most 366 days after not_before", []any{absent{}, "2020-01-01T00:00:00Z", "2026-05-31T00:00:00Z", "2027-01-01T00:00:00Z"}},
@@ -278,9 +311,10 @@ func TestConsentHasOneSpelling(t *testing.T) {
 		"white space inside": strings.Replace(plain, ",", ", ", 1),
 		"an escape":          strings.Replace(plain, `"client"`, `"\u0063lient"`, 1),
 		"another escape":     strings.Replace(plain, "Close", `\u0043lose`, 1),
-		"another order":      strings.Replace(plain, `"effects":20,"runtime_s":600`, `"runtime_s":600,"effects":20`, 1),
+		"another order":      strings.Replace(plain, `"effects":20,"effects_day":40`, `"effects_day":40,"effects":20`, 1),
 		"a written zero":     strings.Replace(plain, `"risk":"read"`, `"max_amount":0,"risk":"read"`, 1),
 		"a written nothing":  strings.Replace(plain, `"action":"row.read",`, `"action":"row.read","currency":"",`, 1),
+		"a written no keys":  strings.Replace(plain, `"resource":"table:orders"`, `"pre_approved":[],"resource":"table:orders"`, 1),
 	} {
 		require.NotEqual(t, plain, other, name)
 		read, err := ParseConsent([]byte(other))
@@ -299,9 +333,12 @@ func TestConsentRoundTrip(t *testing.T) {
 		parts := partsOf(t)
 		parts.Task.Title = rapid.StringMatching(`[\p{L}\p{Nd}][\p{L}\p{Nd}'"<>&/\\ -]{0,50}[\p{L}\p{Nd}]`).Filter(func(s string) bool { return title("", s) == nil }).Draw(rt, "title")
 		parts.Task.Dial = catalogue.Risk(rapid.IntRange(0, 2).Draw(rt, "dial"))
-		parts.Task.Limits = TaskLimits{RuntimeS: rapid.Int64Range(1, 900).Draw(rt, "runtime"), Effects: rapid.Int64Range(1, 50).Draw(rt, "effects"), Steps: 100, Repeats: 3}
+		parts.Task.Limits = TaskLimits{
+			RuntimeS: rapid.Int64Range(1, 900).Draw(rt, "runtime"), Effects: rapid.Int64Range(1, 50).Draw(rt, "effects"), Steps: rapid.Int64Range(1, 2000).Draw(rt, "steps"), Repeats: rapid.Int64Range(1, 100).Draw(rt, "repeats"),
+			Spend: rapid.Int64Range(1, 20_000).Draw(rt, "spend"), Currency: "EUR", SpendDay: rapid.Int64Range(0, catalogue.MaxAmount).Draw(rt, "day"), EffectsMonth: rapid.Int64Range(0, 1000).Draw(rt, "month"),
+		}
 		parts.Task.Consent.Days = rapid.Int64Range(1, 90).Draw(rt, "days")
-		parts.Task.Grants[1].MaxAmount = rapid.Int64Range(1, canonical.MaxInt).Draw(rt, "amount")
+		parts.Task.Grants[1].MaxAmount = rapid.Int64Range(1, catalogue.MaxAmount).Draw(rt, "amount")
 		parts.Task.Schedule = timetable.Document{EveryS: rapid.Int64Range(1, 86400).Draw(rt, "every"), Anchor: 1767225600, Zone: "UTC", Missed: timetable.Skip}
 		c, err := BuildConsent(parts)
 		if err != nil {

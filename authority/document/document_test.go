@@ -29,9 +29,9 @@ func TestDefaultsAreWrittenOut(t *testing.T) {
 	t.Parallel()
 	for kind, members := range map[string]map[string]string{
 		KindGuard:  {"max_call_ms": `"max_call_ms":60000`, "provable": `"provable":false`},
-		KindRole:   {"retired": `"retired":false`},
-		KindPolicy: {"retired": `"retired":false`},
-		KindTask:   {"dial": `"dial":"read"`, "grants.0.optional": `"optional":false`},
+		KindRole:   {"retired": `"retired":false`, "limits.max_steps": `"max_steps":10000`},
+		KindPolicy: {"retired": `"retired":false`, "limits.max_steps": `"max_steps":10000`},
+		KindTask:   {"dial": `"dial":"read"`, "grants.0.optional": `"optional":false`, "limits.steps": `"steps":1000`, "limits.repeats": `"repeats":3`},
 	} {
 		for member, want := range members {
 			d, err := ParseJSON([]byte(edited(t, good[kind], member, absent{})))
@@ -183,7 +183,7 @@ func TestFieldIsRefused(t *testing.T) {
 		{KindTask, "grants.0.action", "grants[0].action must be", []any{"*", "row.*", "", absent{}}},
 		{KindTask, "grants.0.resource", "grants[0].resource does not hold", []any{"", "*", "table:*", "orders", "table:a\n", absent{}}},
 		{KindTask, "grants.1.max_amount", "grants[1].max_amount must be between", []any{0, -1, absent{}}},
-		{KindTask, "grants.1.currency", "grants[1].currency must be", []any{"", "eur", "EURO", "€", absent{}}},
+		{KindTask, "grants.1.currency", "grants[1].currency must be", []any{"", "eur", "EURO", "€", "USD", absent{}}},
 		{KindTask, "grants.0.max_amount", "grants[0].currency must be", []any{5}},
 		{KindTask, "grants.2.optional", "grants[2].optional must be true or false", []any{"yes", 1}},
 		{KindTask, "grants.2", "grants[2] repeats row.read on table:orders at orders-db", []any{object{"guard": "orders-db", "action": "row.read", "resource": "table:orders", "optional": true}}},

@@ -61,7 +61,7 @@ func TestTaskOutsideItsRoleOrPolicyIsRefused(t *testing.T) {
 func TestTaskAtItsCeilingsIsTaken(t *testing.T) {
 	t.Parallel()
 	task, role, policy := of[*Task](t, KindTask), of[*WorkloadRole](t, KindRole), of[*Policy](t, KindPolicy)
-	task.Limits, task.Dial, task.Consent.Days = TaskLimits{RuntimeS: 900, Effects: 50, Steps: 100, Repeats: 3}, catalogue.Low, 90
+	task.Limits, task.Dial, task.Consent.Days = TaskLimits{RuntimeS: 900, Effects: 50, Steps: 2000, Repeats: 3, Spend: 20_000, Currency: "EUR"}, catalogue.Low, 90
 	assert.NoError(t, CheckTask(task, role, policy))
 	task.Dial = catalogue.None
 	assert.NoError(t, CheckTask(task, role, policy))
