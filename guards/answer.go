@@ -23,7 +23,7 @@ type metadata struct {
 func (g *Guard) serveMetadata(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
-		g.refuse(w, r, api.Refuse(api.MethodNotAllowed))
+		g.refuse(w, r, nil, api.Refuse(api.MethodNotAllowed))
 		return
 	}
 	g.write(w, http.StatusOK, "application/json", metadata{
@@ -32,8 +32,8 @@ func (g *Guard) serveMetadata(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// refuse writes a problem document (RFC 9457). A challenge without a nonce to go on with would be a dead end.
-func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
+// refuse writes a problem document (RFC 9457), or what a route has instead. A challenge without a nonce to go on with would be a dead end.
+func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, route *Route, err error) {
 	refusal, ok := errors.AsType[*api.Refusal](err)
 	if !ok {
 		g.log.Error("a request failed", "error", err)
@@ -49,7 +49,12 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if wait := refusal.Wait(); wait > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int((wait+time.Second-1)/time.Second)))
 	}
-	g.write(w, status, "application/problem+json", refusal.Problem(status))
+	problem := refusal.Problem(status)
+	if route != nil {
+		g.write(w, status, "application/json", route.Refusal(problem))
+		return
+	}
+	g.write(w, status, "application/problem+json", problem)
 }
 
 // statusOf: at a resource what is wrong with a proof is answered by a challenge (RFC 9449 §7.1, §9).
@@ -81,6 +86,12 @@ func (g *Guard) write(w http.ResponseWriter, status int, mediaType string, v any
 		g.log.Error("an answer cannot be encoded", "error", err)
 		status, body = http.StatusInternalServerError, nil
 	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writePatience)) // it may have taken long; where there is a connection
+	g.writeHeader(w, status, mediaType)
+	_, _ = w.Write(body)
+}
+
+func (g *Guard) writeHeader(w http.ResponseWriter, status int, mediaType string) {
 	h := w.Header()
 	if nonce := g.nonces.get(); nonce != "" {
 		h.Set(api.HeaderNonce, nonce)
@@ -88,7 +99,6 @@ func (g *Guard) write(w http.ResponseWriter, status int, mediaType string, v any
 	h.Set("Content-Type", mediaType)
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Access-Control-Expose-Headers", "DPoP-Nonce, WWW-Authenticate")
+	h.Set("Access-Control-Expose-Headers", "DPoP-Nonce, WWW-Authenticate, "+HeaderEffect+", "+HeaderOutcome)
 	w.WriteHeader(status)
-	_, _ = w.Write(body)
 }

@@ -56,11 +56,13 @@ type Config struct {
 	Assertion  func(context.Context) (string, error) // reads the projected workload assertion, anew each time
 	Ledger     Ledger
 	Operations map[string]Operation // by action
+	Routes     map[string]Route     // by path below the URI, such as /v1/chat/completions; optional
 	Catalogue  [32]byte             // catalogue.DigestOf the actions that it serves; another than is registered closes everything
 	Models     [][32]byte           // SHA-256 digests of the models that it serves; optional. Each must be required by the authority's
 	Datasets   [][32]byte           // requirement, or everything closes. And of the datasets
 	HTTPClient *http.Client         // to the authority; optional. Redirects are never followed
 	AtOnce     int                  // requests that are worked on at once; optional, 64. More are told to come again
+	Longest    time.Duration        // that Apply may take beyond the time to begin; optional, 15 s
 	Logger     *slog.Logger         // optional
 	Now        func() time.Time     // optional, time.Now
 }
@@ -68,6 +70,7 @@ type Config struct {
 // Guard is the http.Handler of one registered guard:
 //
 //	POST {path of URI}/operations/{action}
+//	POST {path of URI}{path of a route}
 //	GET  /.well-known/oauth-protected-resource{path of URI}   (RFC 9728 §3)
 //
 // It answers with refusals until [Guard.Run] has reached the authority.
@@ -115,6 +118,9 @@ func New(c Config) (*Guard, error) {
 	if c.AtOnce <= 0 {
 		c.AtOnce = 64
 	}
+	if c.Longest <= 0 {
+		c.Longest = applyGrace
+	}
 	g := &Guard{config: c, path: uri.EscapedPath(), key: key, log: c.Logger, slots: make(chan struct{}, c.AtOnce), sweepNow: make(chan struct{}, 1),
 		alive: map[Ref]bool{}, owed: map[Ref]Ref{}}
 	client := &dpopclient.Client{Key: key, HTTP: c.HTTPClient, BaseURL: c.Authority, Timeout: callTimeout, Now: c.Now}
@@ -143,7 +149,7 @@ func (c *Config) check() (*url.URL, error) {
 			return nil, fmt.Errorf("%.64q is not an operation", action)
 		}
 	}
-	return uri, nil
+	return uri, c.checkRoutes()
 }
 
 func newHTTPClient() *http.Client {

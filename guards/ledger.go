@@ -56,6 +56,9 @@ type Attempt struct {
 	Digest [32]byte // of the effect
 	Target Target
 	Params json.RawMessage // canonical; nothing else of the request may be acted on (P19)
+
+	Body  []byte // of a request on a route, as it was sent; the parameters fix it
+	Reply Reply  // where such a request may be answered before the end; nil otherwise
 }
 
 // Admitted is the go-ahead for one attempt.
@@ -72,7 +75,7 @@ type Admitted struct {
 // Ending is what an attempt came to.
 type Ending struct {
 	Outcome Outcome
-	Result  json.RawMessage // one JSON object, when committed and when there is something to tell
+	Result  json.RawMessage // one JSON object, when committed and when there is something to tell; on a route the whole answer
 	Reason  api.Code        // why it was not applied, if there is a code for it
 
 	Spent    *int64        // minor units of the target's currency that were really spent; nil is all that was reserved

@@ -30,7 +30,7 @@ func TestDependencies(t *testing.T) {
 	require.NoError(t, err)
 	const module = "github.com/nightwarrant/nightwarrant/"
 	allowed := regexp.MustCompile(`^(` + module + `(guards|internal/(dpopclient|elapsed|issuerkeys)|authority/(api|canonical|capability|catalogue))|` +
-		`github.com/(lestrrat-go/(jwx/v2|blackmagic|httpcc|httprc|iter|option)|go-jose/go-jose/v4|gowebpki/jcs)(/.*)?|golang.org/x/(crypto|sys)/.*)$`)
+		`github.com/(lestrrat-go/(jwx/v2|blackmagic|httpcc|httprc|iter|option)|go-jose/go-jose/v4|gowebpki/jcs|santhosh-tekuri/jsonschema/v6)(/.*)?|golang.org/x/(crypto|sys|text)/.*)$`)
 	packages := strings.Fields(string(out))
 	require.Contains(t, packages, module+"guards")
 	for _, path := range packages {

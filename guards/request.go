@@ -14,10 +14,12 @@ import (
 
 // request is a worker's request, read and well-formed; nothing in it is verified.
 type request struct {
-	action string
-	token  capability.Token
-	proof  string
-	body   operationBody
+	entry
+	http  *http.Request
+	token capability.Token
+	proof string
+	body  operationBody // of the guards' own spelling
+	raw   []byte        // of a route
 }
 
 // operationBody is the body of POST …/operations/{action}.
@@ -34,7 +36,7 @@ var (
 )
 
 // read takes everything that is acted on from the request, bounded, and refuses everything else in it (protocol P19).
-func read(r *http.Request, action string) (*request, error) {
+func read(r *http.Request, e entry) (*request, error) {
 	token, err := capability.HeaderToken(r.Header)
 	if errors.Is(err, capability.ErrNoToken) {
 		return nil, errNoCredential
@@ -46,30 +48,34 @@ func read(r *http.Request, action string) (*request, error) {
 	if err != nil {
 		return nil, refusalOf(err)
 	}
-	body, err := readBody(r)
+	req := &request{entry: e, http: r, token: token, proof: proof}
+	if e.route != nil {
+		return req, nil
+	}
+	body, err := req.readBody(canonical.MaxSize)
 	if err != nil {
 		return nil, err
 	}
-	parsed, err := parseBody(body)
-	if err != nil {
-		return nil, err
-	}
-	return &request{action: action, token: token, proof: proof, body: parsed}, nil
+	req.body, err = parseBody(body)
+	return req, err
 }
 
-func readBody(r *http.Request) ([]byte, error) {
-	mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil || mediaType != "application/json" || len(r.Header.Values("Content-Encoding")) > 0 {
+func (r *request) readBody(most int) ([]byte, error) {
+	mediaType, _, err := mime.ParseMediaType(r.http.Header.Get("Content-Type"))
+	if err != nil || mediaType != "application/json" || len(r.http.Header.Values("Content-Encoding")) > 0 {
 		return nil, api.Refuse(api.UnsupportedMediaType)
 	}
-	if r.URL.RawQuery != "" {
+	if r.http.URL.RawQuery != "" {
 		return nil, errMalformed
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, canonical.MaxSize+1))
+	if r.http.ContentLength > int64(most) {
+		return nil, api.Refuse(api.PayloadTooLarge)
+	}
+	body, err := io.ReadAll(io.LimitReader(r.http.Body, int64(most)+1))
 	if err != nil {
 		return nil, errMalformed
 	}
-	if len(body) > canonical.MaxSize {
+	if len(body) > most {
 		return nil, api.Refuse(api.PayloadTooLarge)
 	}
 	return body, nil
@@ -103,15 +109,23 @@ func parseBody(body []byte) (b operationBody, err error) {
 
 // effect is what this request asks for, spelled by the guard: the capability is compared with it and never read for it.
 func (g *Guard) effect(r *request) (e capability.Effect, params json.RawMessage, err error) {
-	e = capability.Effect{Guard: g.config.URI, Action: r.action, Resource: r.body.resource, Amount: r.body.amount, Currency: r.body.currency}
-	if e.ParamsDigest, params, err = capability.ParamsDigest(r.body.parameters); err != nil {
+	if params, err = r.parameters(); err != nil {
+		return e, nil, err
+	}
+	digest, params, err := capability.ParamsDigest(params)
+	if err != nil {
 		return e, nil, errMalformed
 	}
 	target, err := g.config.Operations[r.action](params)
-	if err != nil || target != (Target{Resource: e.Resource, Amount: e.Amount, Currency: e.Currency}) || e.Check() != nil {
+	e = capability.Effect{Guard: g.config.URI, Action: r.action, Resource: target.Resource, ParamsDigest: digest, Amount: target.Amount, Currency: target.Currency}
+	if err != nil || r.route == nil && target != r.body.target() || e.Check() != nil {
 		return e, nil, errMalformed
 	}
 	return e, params, nil
+}
+
+func (b operationBody) target() Target {
+	return Target{Resource: b.resource, Amount: b.amount, Currency: b.currency}
 }
 
 // The guard holds no nonce key (protocol P32): it challenges a proof without a nonce by itself, and one whose nonce the
@@ -125,7 +139,7 @@ var (
 // Host and forwarded headers are not read.
 func (g *Guard) prove(r *request, c *capability.EffectClaims) (*capability.Proof, error) {
 	proof, err := capability.CheckProof(r.proof, capability.Expect{
-		Method: http.MethodPost, URL: g.config.URI + operations + r.action, AccessToken: r.token,
+		Method: http.MethodPost, URL: g.config.URI + r.path, AccessToken: r.token,
 		Holder: c.Confirmation.JKT, Now: g.config.Now(),
 		Nonce: func(nonce string) error {
 			if nonce == "" {

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
@@ -22,7 +22,7 @@ const (
 	slotPatience = time.Second
 	admitTries   = 3
 	admitPause   = 50 * time.Millisecond
-	applyGrace   = 15 * time.Second // beyond the time to apply, to learn what became of a commit
+	applyGrace   = 15 * time.Second // beyond the time to apply, to learn what became of a commit; see Config.Longest
 )
 
 // Answer is the body of an operation that was admitted.
@@ -35,46 +35,52 @@ type Answer struct {
 
 // ServeHTTP compares the path as it was sent: nothing is cleaned, decoded or redirected.
 func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path := r.URL.EscapedPath()
+	e, ok := g.entryOf(path)
+	if ok && e.route != nil {
+		maps.Copy(w.Header(), e.route.Header)
+	}
 	defer func() {
 		if p := recover(); p != nil { // of an operation's check; what was admitted has its own, see apply
-			g.refuse(w, r, fmt.Errorf("guards: a request panicked: %T", p))
+			g.refuse(w, r, e.route, fmt.Errorf("guards: a request panicked: %T", p))
 		}
 	}()
-	path := r.URL.EscapedPath()
-	action, isOperation := strings.CutPrefix(path, g.path+operations)
 	switch {
 	case path == api.PathResource+g.path:
 		g.serveMetadata(w, r)
-	case !isOperation || g.config.Operations[action] == nil:
-		g.refuse(w, r, api.Refuse(api.NotFound))
+	case !ok:
+		g.refuse(w, r, nil, api.Refuse(api.NotFound))
 	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
-		g.refuse(w, r, api.Refuse(api.MethodNotAllowed))
+		g.refuse(w, r, e.route, api.Refuse(api.MethodNotAllowed))
 	default:
-		g.serveOperation(w, r, action)
+		g.serveOperation(w, r, e)
 	}
 }
 
-func (g *Guard) serveOperation(w http.ResponseWriter, r *http.Request, action string) {
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(readTimeout)) // where there is a connection
-	req, err := read(r, action)
-	_ = control.SetReadDeadline(time.Time{})
+func (g *Guard) serveOperation(w http.ResponseWriter, r *http.Request, e entry) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout)) // where there is a connection
+	req, err := read(r, e)
 	if err != nil {
-		g.refuse(w, r, err)
+		g.refuse(w, r, e.route, err)
 		return
 	}
-	answer, err := g.operate(r.Context(), req)
-	if err != nil {
-		g.refuse(w, r, err)
-		return
+	reply := &reply{guard: g, w: w}
+	answer, err := g.operate(r.Context(), req, reply)
+	switch {
+	case err != nil && reply.begun: // without an outcome: it is not known
+	case err != nil:
+		g.refuse(w, r, e.route, err)
+	case e.route != nil:
+		reply.end(r, e.route, answer)
+	default:
+		g.write(w, http.StatusOK, "application/json", answer)
 	}
-	g.write(w, http.StatusOK, "application/json", answer)
 }
 
 // operate is the guard's policy, step by step. Until the authority is asked nothing has happened and every refusal is
 // definite; from then on whoever hangs up no longer counts.
-func (g *Guard) operate(ctx context.Context, req *request) (Answer, error) {
+func (g *Guard) operate(ctx context.Context, req *request, reply *reply) (Answer, error) {
 	claims, err := g.verify(ctx, req.token)
 	if err != nil {
 		return Answer{}, err
@@ -83,19 +89,14 @@ func (g *Guard) operate(ctx context.Context, req *request) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	effect, params, err := g.effect(req)
-	if err != nil {
-		return Answer{}, err
-	}
-	attempt, err := compare(effect, claims)
-	if err != nil {
-		return Answer{}, err
-	}
-	attempt.Target, attempt.Params = Target{Resource: effect.Resource, Amount: effect.Amount, Currency: effect.Currency}, params
 	if !g.enter(ctx) {
 		return Answer{}, api.Refuse(api.TooManyRequests)
 	}
 	defer g.leave()
+	attempt, effect, err := g.attempt(req, claims, reply)
+	if err != nil {
+		return Answer{}, err
+	}
 	g.begin(attempt.ID)
 	defer g.end(attempt.ID)
 	if err := g.intend(ctx, attempt); err != nil {
@@ -109,6 +110,21 @@ func (g *Guard) operate(ctx context.Context, req *request) (Answer, error) {
 		return Answer{}, err
 	}
 	return g.carryOut(context.WithoutCancel(ctx), admitted)
+}
+
+// attempt is the effect that the request asks for, which must be the one that the capability names.
+func (g *Guard) attempt(req *request, claims *capability.EffectClaims, reply *reply) (Attempt, capability.Effect, error) {
+	effect, params, err := g.effect(req)
+	_ = http.NewResponseController(reply.w).SetReadDeadline(time.Time{}) // all of it is read
+	if err != nil {
+		return Attempt{}, effect, err
+	}
+	a, err := compare(effect, claims)
+	a.Target, a.Params, a.Body = Target{Resource: effect.Resource, Amount: effect.Amount, Currency: effect.Currency}, params, req.raw
+	if req.route != nil {
+		reply.effect, a.Reply = a.Effect.String(), reply
+	}
+	return a, effect, err
 }
 
 // enter waits a little for a slot, before anything is consumed.
@@ -200,7 +216,7 @@ func (g *Guard) admit(ctx context.Context, r *request, a Attempt, e capability.E
 func (g *Guard) question(r *request, a Attempt, e capability.Effect) api.AdmitRequest {
 	d := capability.DetailOf(e)
 	return api.AdmitRequest{
-		Attempt: a.ID.String(), Capability: r.token.Reveal(), Proof: r.proof, Method: http.MethodPost, Path: g.path + operations + r.action,
+		Attempt: a.ID.String(), Capability: r.token.Reveal(), Proof: r.proof, Method: http.MethodPost, Path: g.path + r.path,
 		Effect: api.Detail{Type: d.Type, Actions: d.Actions, Locations: d.Locations, Identifier: d.Identifier,
 			ParamsSHA256: d.ParamsSHA256, Amount: d.Amount, Currency: d.Currency},
 	}
@@ -247,7 +263,7 @@ func (g *Guard) carryOut(ctx context.Context, a Admitted) (Answer, error) {
 
 // apply applies within the time that is left or not at all. Not even a panic of the operation leaves the end open.
 func (g *Guard) apply(ctx context.Context, a Admitted) (ending Ending, err error) {
-	ctx, cancel := context.WithTimeout(ctx, max(0, a.Left())+applyGrace)
+	ctx, cancel := context.WithTimeout(ctx, max(0, a.Left())+g.config.Longest)
 	defer cancel()
 	defer func() {
 		if p := recover(); p != nil {
