@@ -67,6 +67,12 @@ func TestFieldIsRefused(t *testing.T) {
 	for i := range 65 {
 		manyClaims[fmt.Sprintf("/c%d", i)] = true
 	}
+	manyKeys := make([]any, 65)
+	for i := range manyKeys {
+		manyKeys[i] = object{"key": object{"id": i}}
+	}
+	wrongAmounts := []any{0, -1, -9007199254740991, 1_000_000_000_001, absent{}}
+	wrongCurrencies := []any{"", "eur", "EU", "EURO", "€", " EUR", "EUR\n", "E1R", "*", absent{}}
 	cases := []struct {
 		kind, field, says string
 		values            []any
@@ -113,6 +119,7 @@ func TestFieldIsRefused(t *testing.T) {
 		{KindGuard, "provable", "provable must be true or false", []any{"true", 1}},
 		{KindGuard, "max_call_ms", "must be between 1 and 600000", []any{0, -1, 600001}},
 		{KindGuard, "kind", "one of the registry's kinds", []any{"postgres"}},
+		{KindGuard, "operations", "operations must be a list", []any{object{}, "order.refund"}},
 
 		{KindReporter, "families", "must list between 1 and 64", []any{[]any{}, absent{}, numbered("f%d", 65)}},
 		{KindReporter, "families", "families[1] repeats \"mail\"", []any{[]any{"mail", "mail"}}},
@@ -151,6 +158,12 @@ func TestFieldIsRefused(t *testing.T) {
 		{KindRole, "actions.1.any", "actions[1].any is not a known field", []any{true}},
 		{KindRole, "limits.max_runtime_s", "limits.max_runtime_s must be between 1 and 604800", []any{0, -5, 604801, absent{}}},
 		{KindRole, "limits.max_effects", "limits.max_effects must be between 1 and 10000", []any{0, 10001, absent{}}},
+		{KindRole, "limits.max_steps", "limits.max_steps must be between 1 and 1000000", []any{0, -1, 1_000_001}},
+		{KindRole, "limits.max_spend", "limits.max_spend must be between 1 and 1000000000000", wrongAmounts},
+		{KindRole, "limits.max_spend", "integer", []any{"20000", 200.5, true}},
+		{KindRole, "limits.currency", "limits.currency must be a currency's three capital letters, together with max_spend", wrongCurrencies},
+		{KindRole, "limits.currency", "limits.currency must be a string", []any{978}},
+		{KindRole, "limits.spend_day", "limits.spend_day is not a known field", []any{5}},
 		{KindRole, "limits", "limits must be an object", []any{[]any{}, "none", 1}},
 		{KindRole, "retired", "retired must be true or false", []any{"no", 0}},
 
@@ -159,6 +172,13 @@ func TestFieldIsRefused(t *testing.T) {
 		{KindPolicy, "revision", "revision must be", []any{0}},
 		{KindPolicy, "limits.max_consent_days", "must be between 1 and 366", []any{0, 367, absent{}}},
 		{KindPolicy, "limits.max_effects", "must be between", []any{0}},
+		{KindPolicy, "limits.max_steps", "limits.max_steps must be between 1 and 1000000", []any{0, -1, 1_000_001}},
+		{KindPolicy, "limits.max_spend", "limits.max_spend must be between 1 and 1000000000000", wrongAmounts},
+		{KindPolicy, "limits.currency", "limits.currency must be a currency's three capital letters, together with max_spend", wrongCurrencies},
+		{KindPolicy, "limits.member_spend_day", "limits.member_spend_day must be between 0 and 1000000000000", []any{-1, 1_000_000_000_001}},
+		{KindPolicy, "limits.member_spend_month", "limits.member_spend_month must be between 0 and 1000000000000", []any{-1, 1_000_000_000_001}},
+		{KindPolicy, "limits.member_spend_day", "integer", []any{"5", 0.5}},
+		{KindPolicy, "limits.member_spend_week", "is not a known field", []any{5}},
 
 		{KindTask, "client", "client must be", wrongNames},
 		{KindTask, "role", "role must be", []any{"", "*", absent{}}},
@@ -189,6 +209,28 @@ func TestFieldIsRefused(t *testing.T) {
 		{KindTask, "grants.2", "grants[2] repeats row.read on table:orders at orders-db", []any{object{"guard": "orders-db", "action": "row.read", "resource": "table:orders", "optional": true}}},
 		{KindTask, "limits.runtime_s", "limits.runtime_s must be between", []any{0, 604801, absent{}}},
 		{KindTask, "limits.effects", "limits.effects must be between", []any{0, 10001, absent{}}},
+		{KindTask, "limits.steps", "limits.steps must be between 1 and 1000000", []any{0, -1, 1_000_001}},
+		{KindTask, "limits.repeats", "limits.repeats must be between 1 and 100", []any{0, -1, 101}},
+		{KindTask, "limits.spend", "limits.spend must be between 1 and 1000000000000", wrongAmounts},
+		{KindTask, "limits.spend", "integer", []any{"100.00", 100.5}},
+		{KindTask, "limits.currency", "limits.currency must be a currency's three capital letters, together with spend", wrongCurrencies},
+		{KindTask, "limits.currency", "grants[1].currency must be that of limits.spend", []any{"USD"}},
+		{KindTask, "limits.effects_day", "limits.effects_day must be between 0 and 10000000", []any{-1, 10_000_001}},
+		{KindTask, "limits.effects_month", "limits.effects_month must be between 0 and 10000000", []any{-1, 10_000_001}},
+		{KindTask, "limits.spend_day", "limits.spend_day must be between 0 and 1000000000000", []any{-1, 1_000_000_000_001}},
+		{KindTask, "limits.spend_month", "limits.spend_month must be between 0 and 1000000000000", []any{-1, 1_000_000_000_001}},
+		{KindTask, "limits.effects_week", "limits.effects_week is not a known field", []any{5}},
+		{KindTask, "limits", "grants[1].currency must be that of limits.spend", []any{object{"runtime_s": 600, "effects": 20}}},
+		{KindTask, "limits", "limits.spend_day needs a currency", []any{object{"runtime_s": 600, "effects": 20, "spend_day": 5}, object{"runtime_s": 600, "effects": 20, "spend_day": -5}}},
+		{KindTask, "limits", "limits.spend_month needs a currency", []any{object{"runtime_s": 600, "effects": 20, "spend_month": 5}}},
+		{KindTask, "grants.1.max_amount", "grants[1].max_amount must be between 1 and 1000000000000", wrongAmounts},
+		{KindTask, "grants.2.pre_approved", "grants[2].pre_approved must be a list", []any{"all", true, object{"key": object{"state": "stale"}}}},
+		{KindTask, "grants.2.pre_approved", "grants[2].pre_approved[0] must be an object", []any{[]any{"*"}, []any{1}, []any{true}, []any{[]any{}}}},
+		{KindTask, "grants.2.pre_approved", "cannot be read", []any{[]any{nil}, []any{object{"key": nil}}, []any{object{"key": 1.5}}}},
+		{KindTask, "grants.2.pre_approved", "grants[2].pre_approved[1] stands twice", []any{
+			[]any{object{"key": object{"a": 1, "b": 2}}, object{"key": object{"b": 2, "a": 1}}}, []any{object{}, object{}},
+		}},
+		{KindTask, "grants.2.pre_approved", "grants[2].pre_approved must list at most 64 keys", []any{manyKeys}},
 		{KindTask, "consent.days", "consent.days must be between 1 and 366", []any{0, 367, absent{}}},
 		{KindTask, "consent.not_before", "consent.not_before does not hold", []any{"", "now", "2026-05-01T00:00:00+02:00", "1970-01-01T00:00:00Z"}},
 		{KindTask, "lease", "lease is not a known field", []any{5}},
@@ -237,6 +279,13 @@ func TestGoodFieldIsTaken(t *testing.T) {
 		{KindProduct, "families", []any{absent{}, []any{}, []any{"credentials"}}},
 		{KindTask, "consent.not_before", []any{absent{}}},
 		{KindTask, "grants.0.resource", []any{"operation:create-issue"}},
+		{KindTask, "grants.2.pre_approved", []any{absent{}, []any{}, []any{map[string]any{}}}},
+		{KindTask, "limits.effects_day", []any{absent{}, 0, 10_000_000}},
+		{KindTask, "limits.spend_month", []any{absent{}, 0, 1_000_000_000_000}},
+		{KindTask, "limits.spend", []any{1, 1_000_000_000_000}},
+		{KindRole, "limits", []any{map[string]any{"max_runtime_s": 1, "max_effects": 1}}},
+		{KindPolicy, "limits", []any{map[string]any{"max_runtime_s": 1, "max_effects": 1, "max_consent_days": 1}}},
+		{KindGuard, "operations", []any{absent{}, []any{}}},
 	}
 	for _, c := range cases {
 		for _, value := range c.values {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
 	"github.com/nightwarrant/nightwarrant/authority/catalogue"
@@ -347,7 +348,12 @@ func preApproved(field string, keys []json.RawMessage) error {
 	return nil
 }
 
+// resource checks one exact resource; without a kind, that it could be some
+// guard's.
 func resource(field, kind, v string) error {
+	if kind == "" && strings.Contains(v, "://") {
+		kind = catalogue.HTTP
+	}
 	if err := catalogue.CheckResource(kind, v); err != nil {
 		return wrong(field, "does not hold: %s", err)
 	}
@@ -424,8 +430,8 @@ func atMost(field string, v, most int64, whose string) error {
 }
 
 func mostSpend(l TaskLimits, most int64, currency, whose string) error {
-	if l.Spend > 0 && l.Currency != currency {
-		return wrong("limits.currency", "is not the %s's, which lets a run spend %d minor units of %q", whose, most, currency)
+	if l.Spend > 0 && most > 0 && l.Currency != currency {
+		return wrong("limits.currency", "is not the %s's: it lets a run spend at most %d minor units of %s", whose, most, currency)
 	}
 	return atMost("limits.spend", l.Spend, most, whose)
 }

@@ -161,7 +161,11 @@ func (n *node) raw(path string) (json.RawMessage, error) {
 	if n.shape != object {
 		return nil, n.not(object, path)
 	}
-	return canonical.CanonicalizeValue(n.plain())
+	clean, err := canonical.CanonicalizeValue(n.plain())
+	if err != nil {
+		return nil, &Error{Line: n.line, Field: path, Reason: "does not hold: " + err.Error()}
+	}
+	return clean, nil
 }
 
 func (n *node) plain() any {

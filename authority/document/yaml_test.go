@@ -240,6 +240,8 @@ func TestEveryWayOfWritingReadsTheSame(t *testing.T) {
 
 func FuzzYAML(f *testing.F) {
 	f.Add([]byte(file))
+	f.Add([]byte(shopFile))
+	f.Add([]byte(strings.Replace(shopFile, "minimum: 1", "minimum: 9007199254740993", 1)))
 	for _, text := range good {
 		f.Add([]byte(text))
 		if block, err := yaml.JSONToYAML([]byte(text)); err == nil {
@@ -256,14 +258,41 @@ func FuzzYAML(f *testing.F) {
 			return
 		}
 		for _, d := range found {
-			canonical, err := Canonical(d)
-			if err != nil {
-				t.Fatalf("read a document that does not hold: %v", err)
-			}
-			again, err := ParseJSON(canonical)
-			if err != nil || fmt.Sprintf("%#v", again) != fmt.Sprintf("%#v", d) {
-				t.Fatalf("%s reads as %#v, %v", canonical, again, err)
-			}
+			readsAgain(t, d)
 		}
 	})
+}
+
+func FuzzJSON(f *testing.F) {
+	f.Add([]byte(shop))
+	for _, text := range good {
+		f.Add([]byte(text))
+	}
+	for _, seed := range []string{`{"kind":"Product","name":"a","title":"A","profile":"b","families":[]}`, `{"kind":"Guard","operations":[{"parameters":{"a":{"b":[1,true,"\u0000"]}}}]}`, `{"kind":"Task","grants":[{"pre_approved":[{},{"key":-0}]}]}`, `[]`, `{"kind":"Policy","limits":{"max_spend":1e3}}`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		d, err := ParseJSON(in)
+		if err != nil {
+			oneSentence(t, err)
+			return
+		}
+		readsAgain(t, d)
+	})
+}
+
+// readsAgain: the canonical form of what was read is the same document.
+func readsAgain(t *testing.T, d Document) {
+	t.Helper()
+	canonical, err := Canonical(d)
+	if err != nil {
+		t.Fatalf("read a document that does not hold: %v", err)
+	}
+	again, err := ParseJSON(canonical)
+	if err != nil {
+		t.Fatalf("%s: %v", canonical, err)
+	}
+	if other, err := Canonical(again); err != nil || string(other) != string(canonical) {
+		t.Fatalf("%s reads as %s, %v", canonical, other, err)
+	}
 }
