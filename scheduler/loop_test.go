@@ -207,7 +207,7 @@ func TestMetricsNameNobody(t *testing.T) {
 	}
 	families, err := registry.Gather()
 	require.NoError(t, err)
-	require.Len(t, families, 12)
+	require.Len(t, families, 13)
 	for _, f := range families {
 		require.True(t, strings.HasPrefix(f.GetName(), namespace))
 		for _, metric := range f.GetMetric() {

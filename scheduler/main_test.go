@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/localstack"
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
 	"github.com/nightwarrant/nightwarrant/internal/teststack/fixture"
+	"github.com/nightwarrant/nightwarrant/scheduler/notify"
 	"github.com/nightwarrant/nightwarrant/scheduler/queue"
 )
 
@@ -77,10 +79,47 @@ func (p *paper) take() []published {
 	return sent
 }
 
+const testLink = "https://console.example"
+
+// box is a receiver of messages on paper.
+type box struct {
+	mu     sync.Mutex
+	took   []notify.Message // but for probes
+	ids    []string
+	refuse func(notify.Message) error
+}
+
+func (b *box) Post(_ context.Context, id string, body []byte) error {
+	var m notify.Message
+	if err := json.Unmarshal(body, &m); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.refuse != nil {
+		if err := b.refuse(m); err != nil {
+			return err
+		}
+	}
+	if m.Type != notify.TypeProbe {
+		b.took, b.ids = append(b.took, m), append(b.ids, id)
+	}
+	return nil
+}
+
+// take returns what came and forgets it.
+func (b *box) take() []notify.Message {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	took := b.took
+	b.took = nil
+	return took
+}
+
 // newScheduler is a replica on a world's database.
 func newScheduler(t testing.TB, w *fixture.World, q Queue, change ...func(*Config)) *Scheduler {
 	t.Helper()
-	c := Config{Pool: w.DB.Pool(t, "nw_scheduler"), Queue: q}
+	c := Config{Pool: w.DB.Pool(t, "nw_scheduler"), Queue: q, Webhook: &box{}, Link: testLink}
 	_, _ = rand.Read(c.Instance[:])
 	for _, f := range change {
 		f(&c)

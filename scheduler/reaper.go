@@ -55,3 +55,16 @@ func (s *Scheduler) recycleOnce(ctx context.Context) error {
 	s.metrics.recycled.Add(float64(recycled))
 	return err
 }
+
+// notifyOnce tells owners what is due, also while admission is closed. When the
+// receiver is away, that is looked at at once.
+func (s *Scheduler) notifyOnce(ctx context.Context) error {
+	more, err := s.notices.Once(ctx)
+	if err != nil {
+		s.assessor.wake()
+	}
+	if more {
+		s.notifier.wake()
+	}
+	return err
+}

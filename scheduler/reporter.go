@@ -7,17 +7,33 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/nightwarrant/nightwarrant/scheduler/queue"
 )
 
-// reports is what the reporter knows from one report to the next.
+// reports is what the reporter of one family knows from one report to the next.
 type reports struct {
-	within     time.Duration  // of one probe
-	probing    chan struct{}  // holds one probe at a time
-	probes     sync.WaitGroup // every probe that was begun
-	who        registration   // zero until the database has numbered this boot
-	sequence   int64
-	last       queue.Reason
+	family   string
+	what     string // it is about, in the log
+	examine  func(context.Context) queue.Health
+	good     prometheus.Gauge
+	loops    []*loop        // without which it is not good
+	within   time.Duration  // of one probe
+	probing  chan struct{}  // holds one probe at a time
+	probes   sync.WaitGroup // every probe that was begun
+	sequence int64
+	last     queue.Reason
+}
+
+func reportsOf(family, what string, examine func(context.Context) queue.Health, good prometheus.Gauge, loops ...*loop) reports {
+	return reports{family: family, what: what, examine: examine, good: good, loops: loops, within: probeWithin, probing: make(chan struct{}, 1)}
+}
+
+// boot is how the database knows this process, for every family.
+type boot struct {
+	mu         sync.Mutex
+	who        registration // zero until the database has numbered it
 	superseded func()
 }
 
@@ -31,44 +47,50 @@ const (
 
 var errStuck = errors.New("the probe does not end")
 
-// reportOnce probes the queue and reports at once, good or bad. A probe that
-// does not end is bad.
-func (s *Scheduler) reportOnce(ctx context.Context) error {
+// reportOnce probes the queue and reports at once, good or bad.
+func (s *Scheduler) reportOnce(ctx context.Context) error { return s.reportOn(ctx, &s.reports) }
+
+// assessOnce does so for telling owners.
+func (s *Scheduler) assessOnce(ctx context.Context) error { return s.reportOn(ctx, &s.approvals) }
+
+// reportOn probes a family. A probe that does not end is bad.
+func (s *Scheduler) reportOn(ctx context.Context, of *reports) error {
 	began := s.now()
-	health := s.probe(ctx)
+	health := of.probe(ctx)
 	if ctx.Err() != nil {
 		return ctx.Err() // whoever leaves says nothing, and its last report expires
 	}
-	health = s.withLoops(health)
-	s.show(health)
-	if err := s.register(ctx); err != nil {
-		return err
-	}
-	s.reports.sequence++
-	r := report{sequence: s.reports.sequence, healthy: health.OK(), reason: health.Reason}
-	if r.healthy {
-		r.age = elapsed(began, s.now())
-	}
-	verdict, err := s.store.report(ctx, s.reports.who, r)
+	health = of.withLoops(health, s.now())
+	s.show(of, health)
+	who, err := s.register(ctx)
 	if err != nil {
 		return err
 	}
-	return s.answered(verdict)
+	of.sequence++
+	r := report{family: of.family, sequence: of.sequence, healthy: health.OK(), reason: health.Reason}
+	if r.healthy {
+		r.age = elapsed(began, s.now())
+	}
+	verdict, err := s.store.report(ctx, who, r)
+	if err != nil {
+		return err
+	}
+	return s.answered(who, verdict)
 }
 
-// probe takes no longer than it may, whatever the queue does.
-func (s *Scheduler) probe(ctx context.Context) queue.Health {
-	ctx, cancel := context.WithTimeout(ctx, s.reports.within)
+// probe takes no longer than it may, whatever is looked at.
+func (r *reports) probe(ctx context.Context) queue.Health {
+	ctx, cancel := context.WithTimeout(ctx, r.within)
 	defer cancel() // here and not in the probe: an end of its own making would race with its result
 	select {
-	case s.reports.probing <- struct{}{}:
+	case r.probing <- struct{}{}:
 	default:
 		return queue.Health{Reason: queue.Silent, Err: errStuck}
 	}
 	result := make(chan queue.Health, 1)
-	s.reports.probes.Go(func() {
-		health := s.examine(ctx)
-		<-s.reports.probing // before the result: whoever has it may probe again
+	r.probes.Go(func() {
+		health := r.examine(ctx)
+		<-r.probing // before the result: whoever has it may probe again
 		result <- health
 	})
 	select {
@@ -102,12 +124,24 @@ func (s *Scheduler) examine(ctx context.Context) (health queue.Health) {
 	return queue.Health{Reason: queue.Unreachable, Err: err}
 }
 
+// askNotices asks whoever tells owners whether they are told.
+func (s *Scheduler) askNotices(ctx context.Context) (health queue.Health) {
+	err := contained(ctx, func(ctx context.Context) error {
+		reason, why := s.notices.Look(ctx)
+		health = queue.Health{Reason: queue.Reason(reason), Err: why}
+		return nil
+	})
+	if err != nil {
+		return queue.Health{Reason: queue.Unreachable, Err: err}
+	}
+	return health
+}
+
 // withLoops makes a loop that is stuck bad news too: a relay that publishes
 // nothing is no queue.
-func (s *Scheduler) withLoops(health queue.Health) queue.Health {
-	now := s.now()
-	for _, h := range s.Health() {
-		if health.OK() && h.Name != s.reporter.name && h.stuck(now) {
+func (r *reports) withLoops(health queue.Health, now time.Time) queue.Health {
+	for _, l := range r.loops {
+		if h := l.health(); health.OK() && h.stuck(now) {
 			health = queue.Health{Reason: reasonStuck, Err: fmt.Errorf("the %s does not end its step", h.Name)}
 		}
 	}
@@ -115,44 +149,51 @@ func (s *Scheduler) withLoops(health queue.Health) queue.Health {
 }
 
 // show logs a change, once.
-func (s *Scheduler) show(health queue.Health) {
-	s.metrics.queueGood.Set(0)
+func (s *Scheduler) show(of *reports, health queue.Health) {
+	of.good.Set(0)
 	if health.OK() {
-		s.metrics.queueGood.Set(1)
+		of.good.Set(1)
 	}
-	if health.Reason == s.reports.last {
+	if health.Reason == of.last {
 		return
 	}
-	s.reports.last = health.Reason
+	of.last = health.Reason
 	if health.OK() {
-		s.log.Info("the queue is good")
+		s.log.Info("the "+of.what+" is good", "family", of.family)
 		return
 	}
-	s.log.Error("the queue is not good", "reason", string(health.Reason), "error", health.Err)
+	s.log.Error("the "+of.what+" is not good", "family", of.family, "reason", string(health.Reason), "error", health.Err)
 }
 
-func (s *Scheduler) register(ctx context.Context) error {
-	if s.reports.who != (registration{}) {
-		return nil
+// register has the database number this boot, once for all families.
+func (s *Scheduler) register(ctx context.Context) (registration, error) {
+	s.boot.mu.Lock()
+	defer s.boot.mu.Unlock()
+	if s.boot.who != (registration{}) {
+		return s.boot.who, nil
 	}
 	who, err := s.store.register(ctx, s.instance)
 	if err == nil {
-		s.reports.who = who
+		s.boot.who = who
 	}
-	return err
+	return who, err
 }
 
-func (s *Scheduler) answered(verdict string) error {
+func (s *Scheduler) answered(who registration, verdict string) error {
 	switch verdict {
 	case verdictOK:
 		return nil
 	case verdictSuperseded:
-		if s.reports.superseded != nil {
-			s.reports.superseded()
+		if s.boot.superseded != nil {
+			s.boot.superseded()
 		}
 		return ErrSuperseded
-	case verdictNotFound:
-		s.reports.who = registration{} // an older database was restored
+	case verdictNotFound: // an older database was restored
+		s.boot.mu.Lock()
+		defer s.boot.mu.Unlock()
+		if s.boot.who == who {
+			s.boot.who = registration{}
+		}
 	}
 	return fmt.Errorf("the report was refused: %s", verdict)
 }

@@ -59,7 +59,7 @@ func TestAResultIsNeverMissed(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	for range 500 {
-		require.Equal(t, queue.Good, s.probe(within(t)).Reason)
+		require.Equal(t, queue.Good, s.reports.probe(within(t)).Reason)
 	}
 }
 
@@ -174,7 +174,7 @@ func TestALaterBootSupersedes(t *testing.T) {
 func TestARestoredDatabaseNumbersTheBootAnew(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	s.reports.who = registration{instance: 4711, boot: 9}
+	s.boot.who = registration{instance: 4711, boot: 9}
 	require.ErrorContains(t, s.reportOnce(within(t)), "not_found")
 	require.NoError(t, s.reportOnce(within(t)))
 	require.True(t, s.reported(t)[0].Healthy)

@@ -1,5 +1,5 @@
-// Package scheduler plans runs, hands their references to the queue and clears
-// up after what was left behind.
+// Package scheduler plans runs, hands their references to the queue, tells owners
+// what they must hear and clears up after what was left behind.
 //
 // Several replicas run side by side and none of them leads. What each wants to
 // do is decided again by a verb of the database under its locks, so that a
@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/nightwarrant/nightwarrant/scheduler/notify"
 	"github.com/nightwarrant/nightwarrant/scheduler/queue"
 )
 
@@ -31,10 +32,13 @@ type Queue interface {
 	Canary(ctx context.Context) queue.Health
 }
 
-// Config of a Scheduler. Pool, Queue and Instance are required.
+// Config of a Scheduler. Pool, Queue, Webhook, Link and Instance are required.
 type Config struct {
 	Pool       *pgxpool.Pool // as nw_scheduler
 	Queue      Queue
+	Webhook    notify.Poster         // where owners are told
+	Link       string                // base URL of the pages that owners are pointed to
+	Untold     time.Duration         // of a card's owner, until the family approvals is bad; 0 means 1 minute
 	Instance   [32]byte              // this replica; no two that run have the same
 	StartRate  int                   // runs that may start in a second, all replicas together; 0 means 10
 	Republish  time.Duration         // until an unclaimed run is published again; 0 means 30 s
@@ -58,6 +62,7 @@ const (
 	minAgain, maxAgain      = time.Second, 5 * time.Minute // a hint in the queue lives 10 minutes
 	planEvery, relayEvery   = time.Second, 250 * time.Millisecond
 	reapEvery, recycleEvery = time.Second, time.Minute
+	notifyEvery             = 500 * time.Millisecond
 	reportEvery             = time.Second
 )
 
@@ -68,6 +73,7 @@ var ErrSuperseded = errors.New("another scheduler has started as this instance")
 type Scheduler struct {
 	store    store
 	queue    Queue
+	notices  *notify.Notifier
 	instance [32]byte
 	rate     int
 	again    time.Duration
@@ -76,8 +82,10 @@ type Scheduler struct {
 	metrics  *metrics
 	now      func() time.Time
 
-	planner, relay, reaper, recycler, reporter *loop
-	reports                                    reports
+	planner, relay, reaper, recycler, notifier *loop
+	reporter, assessor                         *loop // of the queue, and of telling owners
+	boot                                       boot
+	reports, approvals                         reports
 
 	zonesAfter int64 // the planner has compared the zones of tasks up to this one
 	zonesSeen  bool  // and of all
@@ -92,19 +100,27 @@ func New(c Config) (*Scheduler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("registering the scheduler's metrics: %w", err)
 	}
-	s := &Scheduler{store: store{c.Pool}, queue: c.Queue, instance: c.Instance, rate: c.StartRate, again: c.Republish, limits: c.Limits,
-		log: c.Logger, metrics: m, now: c.Now, reports: reports{within: probeWithin, probing: make(chan struct{}, 1)}}
+	told, err := notify.New(notify.Config{Store: store{c.Pool}, Poster: c.Webhook, Link: c.Link, Untold: c.Untold, Registerer: c.Registerer, Logger: c.Logger})
+	if err != nil {
+		return nil, err
+	}
+	s := &Scheduler{store: store{c.Pool}, queue: c.Queue, notices: told, instance: c.Instance, rate: c.StartRate, again: c.Republish, limits: c.Limits,
+		log: c.Logger, metrics: m, now: c.Now}
 	s.planner = s.loop("planner", planEvery, s.planOnce)
 	s.relay = s.loop("relay", relayEvery, s.relayOnce)
 	s.reaper = s.loop("reaper", reapEvery, s.reapOnce)
 	s.recycler = s.loop("recycler", recycleEvery, s.recycleOnce)
+	s.notifier = s.loop("notifier", notifyEvery, s.notifyOnce)
 	s.reporter = s.loop("reporter", reportEvery, s.reportOnce)
+	s.assessor = s.loop("assessor", reportEvery, s.assessOnce)
+	s.reports = reportsOf("queue", "queue", s.examine, m.queueGood, s.planner, s.relay, s.reaper, s.recycler)
+	s.approvals = reportsOf("approvals", "webhook", s.askNotices, m.approvalsGood, s.notifier)
 	return s, nil
 }
 
 func (c *Config) fill() error {
-	if c.Pool == nil || c.Queue == nil || c.Instance == [32]byte{} {
-		return errors.New("a scheduler needs a database, a queue and the name of its instance")
+	if c.Pool == nil || c.Queue == nil || c.Webhook == nil || c.Link == "" || c.Instance == [32]byte{} {
+		return errors.New("a scheduler needs a database, a queue, a webhook with a link for it, and the name of its instance")
 	}
 	defaultTo(&c.StartRate, defaultRate)
 	defaultTo(&c.Republish, defaultAgain)
@@ -142,7 +158,7 @@ func (s *Scheduler) loop(name string, every time.Duration, step func(context.Con
 }
 
 func (s *Scheduler) loops() []*loop {
-	return []*loop{s.planner, s.relay, s.reaper, s.recycler, s.reporter}
+	return []*loop{s.planner, s.relay, s.reaper, s.recycler, s.notifier, s.reporter, s.assessor}
 }
 
 // Run works until ctx ends, and returns when every loop has ended: nil, or
@@ -150,13 +166,14 @@ func (s *Scheduler) loops() []*loop {
 func (s *Scheduler) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s.reports.superseded = func() { cancel(ErrSuperseded) }
+	s.boot.superseded = func() { cancel(ErrSuperseded) }
 	var group sync.WaitGroup
 	for _, l := range s.loops() {
 		group.Go(func() { l.run(ctx) })
 	}
 	group.Wait()
 	s.reports.probes.Wait()
+	s.approvals.probes.Wait()
 	if cause := context.Cause(ctx); errors.Is(cause, ErrSuperseded) {
 		return cause
 	}

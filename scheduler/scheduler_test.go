@@ -15,7 +15,7 @@ import (
 func TestNewRefusesWhatCannotWork(t *testing.T) {
 	t.Parallel()
 	w := fixture.New(t)
-	good := Config{Pool: w.DB.Pool(t, "nw_scheduler"), Queue: &paper{}, Instance: [32]byte{1}}
+	good := Config{Pool: w.DB.Pool(t, "nw_scheduler"), Queue: &paper{}, Webhook: &box{}, Link: testLink, Instance: [32]byte{1}}
 	_, err := New(good)
 	require.NoError(t, err)
 	taken := prometheus.NewRegistry()
@@ -23,6 +23,8 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"no database":            func(c *Config) { c.Pool = nil },
 		"no queue":               func(c *Config) { c.Queue = nil },
+		"nobody to tell":         func(c *Config) { c.Webhook = nil },
+		"nowhere to point to":    func(c *Config) { c.Link = "" },
 		"no instance":            func(c *Config) { c.Instance = [32]byte{} },
 		"a negative rate":        func(c *Config) { c.StartRate = -1 },
 		"a rate without bound":   func(c *Config) { c.StartRate = maxRate + 1 },

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/nightwarrant/nightwarrant/internal/pg"
+	"github.com/nightwarrant/nightwarrant/scheduler/notify"
 	"github.com/nightwarrant/nightwarrant/scheduler/queue"
 )
 
@@ -149,10 +150,10 @@ func (s store) drain(ctx context.Context) error {
 	return s.call(ctx, `SELECT nw.drain()::text`)
 }
 
-// call runs a verb without an answer.
-func (s store) call(ctx context.Context, sql string) error {
+// call runs a verb whose answer says nothing that matters here.
+func (s store) call(ctx context.Context, sql string, args ...any) error {
 	var nothing string
-	_, err := pg.Call(ctx, s.pool, sql, nil, &nothing)
+	_, err := pg.Call(ctx, s.pool, sql, args, &nothing)
 	return err
 }
 
@@ -169,8 +170,31 @@ func (s store) register(ctx context.Context, instance [32]byte) (r registration,
 	return r, err
 }
 
-// report is one judgement of the family queue.
+// Take implements [notify.Store].
+func (s store) Take(ctx context.Context, limit int, again time.Duration) ([]notify.Notice, error) {
+	return all[notify.Notice](ctx, s.pool, `SELECT matter, kind, member, task, run, due_at, expires_at, attempt FROM nw.take_notices($1, $2)`, limit, again.Milliseconds())
+}
+
+// Settle implements [notify.Store].
+func (s store) Settle(ctx context.Context, n notify.Notice, delivered bool) (dead bool, err error) {
+	if delivered {
+		return false, s.call(ctx, `SELECT nw.notice_delivered($1, $2)`, n.Matter, n.Kind)
+	}
+	_, err = pg.Call(ctx, s.pool, `SELECT nw.notice_refused($1, $2)`, []any{n.Matter, n.Kind}, &dead)
+	return dead, err
+}
+
+// Waiting implements [notify.Store].
+func (s store) Waiting(ctx context.Context) (w notify.Waiting, err error) {
+	var untold int64
+	_, err = pg.Call(ctx, s.pool, `SELECT due, dead, untold_ms FROM nw.notices_health()`, nil, &w.Due, &w.Dead, &untold)
+	w.Untold = time.Duration(untold) * time.Millisecond
+	return w, err
+}
+
+// report is one judgement of a family.
 type report struct {
+	family   string
 	sequence int64
 	healthy  bool
 	reason   queue.Reason
@@ -178,8 +202,8 @@ type report struct {
 }
 
 func (s store) report(ctx context.Context, r registration, p report) (verdict string, err error) {
-	_, err = pg.Call(ctx, s.pool, `SELECT nw.report_replica(p_kind => $1, p_instance => $2, p_boot => $3, p_family => 'queue', p_sequence => $4, p_healthy => $5,
-		p_reason => $6, p_age_ms => $7)`, []any{kind, r.instance, r.boot, p.sequence, p.healthy, string(p.reason), p.age.Milliseconds()}, &verdict)
+	_, err = pg.Call(ctx, s.pool, `SELECT nw.report_replica(p_kind => $1, p_instance => $2, p_boot => $3, p_family => $4, p_sequence => $5, p_healthy => $6,
+		p_reason => $7, p_age_ms => $8)`, []any{kind, r.instance, r.boot, p.family, p.sequence, p.healthy, string(p.reason), p.age.Milliseconds()}, &verdict)
 	return verdict, err
 }
 

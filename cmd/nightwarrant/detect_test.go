@@ -160,8 +160,7 @@ func TestWatchedPathsExist(t *testing.T) {
 		bad(t, exitMisconfigured, "disk.paths cannot be watched: disk: \""+absent+"\" cannot be examined")
 	r := env{}.run(t, "serve", "--config", s.with(t, "instance: one", "instance: one\ndisk: {paths: ["+s.dir+"], min_free_mb: 1048576}"))
 	assert.Equal(t, exitFailed, r.code, "a disk that is full is reported, and is no mistake of the file: %s", r.err)
-	file := write(t, t.TempDir(), "scheduler.yaml", strings.NewReplacer("DATABASE", unreachable, "URL", "nats://127.0.0.1:1", "MONITOR", "http://127.0.0.1:1",
-		"PASSWORD", write(t, t.TempDir(), "password", "x")).Replace(schedulerFile)+"disk: {paths: ["+absent+"]}\n")
+	file := write(t, t.TempDir(), "scheduler.yaml", schedulerConfig(t, unreachable, "nats://127.0.0.1:1", "x", "http://127.0.0.1:1", "127.0.0.1:1")+"disk: {paths: ["+absent+"]}\n")
 	env{}.run(t, "scheduler", "--config", file).bad(t, exitMisconfigured, "disk.paths cannot be watched")
 }
 
@@ -208,8 +207,7 @@ func TestAnOperatorHealsTheQueue(t *testing.T) {
 	_, password, _ := strings.Cut(strings.TrimPrefix(server.URL(teststack.Admin), "nats://"), ":")
 	password, host, _ := strings.Cut(password, "@")
 	secret := write(t, t.TempDir(), "password", password)
-	file := write(t, t.TempDir(), "scheduler.yaml", strings.NewReplacer("DATABASE", h.DB.URL("nw_scheduler"), "URL", "nats://"+host,
-		"PASSWORD", secret, "MONITOR", server.MonitorURL()).Replace(schedulerFile))
+	file := write(t, t.TempDir(), "scheduler.yaml", schedulerConfig(t, h.DB.URL("nw_scheduler"), "nats://"+host, password, server.MonitorURL(), "127.0.0.1:1"))
 	scheduler := env{}.start(t, `"msg":"running"`, "scheduler", "--config", file)
 	reported := func(want string) {
 		t.Helper()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,7 +15,9 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/internal/authoritytest"
 	"github.com/nightwarrant/nightwarrant/internal/config"
+	"github.com/nightwarrant/nightwarrant/internal/dev"
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
+	"github.com/nightwarrant/nightwarrant/internal/webhook"
 	"github.com/nightwarrant/nightwarrant/scheduler/queue"
 	"github.com/nightwarrant/nightwarrant/worker/natsqueue"
 )
@@ -102,7 +105,33 @@ const schedulerFile = `database_url: DATABASE
 instance: one
 admin_listen: 127.0.0.1:0
 nats: {url: "URL", user: admin, password_file: PASSWORD, monitor_url: "MONITOR"}
+approvals: {webhook: {url: "http://HOOK/hook", secret_file: SECRET}, link: "https://console.example"}
 `
+
+const hookSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+// receiver takes what owners must hear, at an address of its own.
+func receiver(t testing.TB) (at string, r *dev.Receiver) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	at = l.Addr().String()
+	require.NoError(t, l.Close())
+	secret, err := webhook.ParseSecret(hookSecret)
+	require.NoError(t, err)
+	r = dev.NewReceiver(secret, nil)
+	require.NoError(t, r.Start(t.Context(), at))
+	t.Cleanup(r.Stop)
+	return at, r
+}
+
+// schedulerConfig is a scheduler's file.
+func schedulerConfig(t testing.TB, database, url, password, monitor, hook string) string {
+	t.Helper()
+	dir := t.TempDir()
+	return strings.NewReplacer("DATABASE", database, "URL", url, "PASSWORD", write(t, dir, "password", password), "MONITOR", monitor,
+		"HOOK", hook, "SECRET", write(t, dir, "webhook", hookSecret)).Replace(schedulerFile)
+}
 
 // The scheduler of the tests' administrator: its reports arrive, and it stops when it is told to.
 func TestScheduler(t *testing.T) {
@@ -110,22 +139,33 @@ func TestScheduler(t *testing.T) {
 	db, nats := teststack.Database(t), teststack.NATS(t)
 	_, password, _ := strings.Cut(strings.TrimPrefix(nats.URL(teststack.Admin), "nats://"), ":")
 	password, host, _ := strings.Cut(password, "@")
-	file := write(t, t.TempDir(), "scheduler.yaml", strings.NewReplacer("DATABASE", db.URL("nw_scheduler"), "URL", "nats://"+host,
-		"PASSWORD", write(t, t.TempDir(), "password", password), "MONITOR", nats.MonitorURL()).Replace(schedulerFile))
+	hook, taker := receiver(t)
+	file := write(t, t.TempDir(), "scheduler.yaml", schedulerConfig(t, db.URL("nw_scheduler"), "nats://"+host, password, nats.MonitorURL(), hook))
 	r := env{}.start(t, `"msg":"running"`, "scheduler", "--config", file)
 	owner := db.Pool(t, teststack.Owner)
-	var healthy bool
-	require.Eventually(t, func() bool {
-		err := owner.QueryRow(t.Context(), `SELECT bool_and(healthy) FROM nw.readiness_reports WHERE family = 'queue' HAVING count(*) = 1`).Scan(&healthy)
-		return err == nil && healthy
-	}, testWithin, 50*time.Millisecond, "%s", r.log)
+	reported := func(want string) {
+		t.Helper()
+		var got string
+		require.Eventually(t, func() bool {
+			err := owner.QueryRow(t.Context(), `SELECT string_agg(family || ' ' || reason, ', ' ORDER BY family) FROM nw.readiness_reports`).Scan(&got)
+			return err == nil && got == want
+		}, testWithin, 50*time.Millisecond, "%s\n%s", &got, r.log)
+	}
+	reported("approvals good, queue good")
+	taker.Stop()
+	reported("approvals unreachable, queue good")
+	require.NoError(t, taker.Start(t.Context(), hook))
+	reported("approvals good, queue good")
 	assert.Equal(t, exitOK, r.end(), r.log)
 	assert.NotContains(t, r.log.String(), password)
+	assert.NotContains(t, r.log.String(), hookSecret)
 
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	bad := write(t, t.TempDir(), "scheduler.yaml", string(text)+"extra: x\n")
 	env{}.run(t, "scheduler", "--config", bad).bad(t, exitMisconfigured, "extra is not a known key")
+	without, _, _ := strings.Cut(string(text), "approvals:")
+	env{}.run(t, "scheduler", "--config", write(t, t.TempDir(), "scheduler.yaml", without)).bad(t, exitMisconfigured, "approvals.webhook.url is missing")
 	three := write(t, t.TempDir(), "scheduler.yaml", strings.Replace(string(text), "nats: {", "nats: {replicas: 2, ", 1))
 	env{}.run(t, "scheduler", "--config", three).bad(t, exitMisconfigured, "1, 3 or 5 replicas")
 	gone := write(t, t.TempDir(), "scheduler.yaml", strings.Replace(string(text), host, "127.0.0.1:1", 1))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/internal/config"
 	"github.com/nightwarrant/nightwarrant/scheduler"
+	"github.com/nightwarrant/nightwarrant/scheduler/notify"
 	"github.com/nightwarrant/nightwarrant/scheduler/queue"
 )
 
@@ -53,8 +54,12 @@ func schedule(ctx context.Context, c *config.Scheduler, log *slog.Logger) error 
 	if err != nil {
 		return config.Wrong("nats", "cannot be used: %s", err)
 	}
+	hook, err := notify.NewWebhook(c.Approvals.Webhook.URL, c.Approvals.Webhook.Secret)
+	if err != nil {
+		return config.Wrong("approvals.webhook", "cannot be used: %s", err)
+	}
 	metrics := newMetrics()
-	s, err := scheduler.New(scheduler.Config{Pool: pool, Queue: q, Instance: instance, StartRate: int(c.StartRate), Republish: c.Republish.Std(),
+	s, err := scheduler.New(scheduler.Config{Pool: pool, Queue: q, Webhook: hook, Link: c.Approvals.Link, Instance: instance, StartRate: int(c.StartRate), Republish: c.Republish.Std(),
 		Registerer: metrics, Logger: log})
 	if err != nil {
 		return config.Wrong("scheduler", "cannot be made: %s", err)

@@ -55,6 +55,7 @@ envelope:
 `
 	storyScheduler = `database_url_file: DIR/nw_scheduler.url
 nats: {url: "nats://NATS", user: admin, password_file: DIR/nats.password, monitor_url: "MONITOR"}
+approvals: {webhook: {url: "http://HOOK/hook", secret_file: DIR/webhook}, link: "http://AUTHORITY"}
 `
 	storyGuard = `database_url_file: DIR/ledger_guard.url
 uri: http://GUARD/ledger
@@ -162,6 +163,8 @@ func newPlace(t *testing.T) *place {
 	p.names["NATS"], p.names["MONITOR"] = of.Host, nats.MonitorURL()
 	password, _ := of.User.Password()
 	write(t, p.dir, "nats.password", password)
+	p.names["HOOK"], _ = receiver(t)
+	write(t, p.dir, "webhook", hookSecret)
 	cluster, err := os.MkdirTemp("", "nw-story-")
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(cluster, 0o755)) // the server's account must pass

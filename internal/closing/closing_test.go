@@ -21,7 +21,7 @@ import (
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	assert.ElementsMatch(t, []string{"postgres_stopped", "postgres_killed", "postgres_read_only", "disk_full", "nats_killed", "stream_deleted", "consumer_deleted",
-		"sync_always_off", "guard_killed", "guard_protocol", "guard_model", "guard_dataset", "attestation_keys_gone", "profile_removed", "signing_broken",
+		"sync_always_off", "guard_killed", "guard_protocol", "guard_model", "guard_dataset", "attestation_keys_gone", "profile_removed", "signing_broken", "webhook_gone",
 		"report_frozen", "evaluators_stopped", "clock_skew"}, Kinds())
 	for _, f := range faults() {
 		assert.NotNil(t, f.strike, f.kind)

@@ -56,6 +56,8 @@ func faults() []fault {
 			heal: func(_ context.Context, l *lane) error { return l.stack.StartIssuer() }},
 		{kind: "profile_removed", family: "attestation", reason: "profile", strike: retireProfile, heal: nextRequirement},
 		{kind: "signing_broken", family: "signing", strike: moveKeys(false), heal: moveKeys(true)},
+		{kind: "webhook_gone", family: "approvals", reason: "unreachable", strike: func(_ context.Context, l *lane) error { l.stack.StopHook(); return nil },
+			heal: func(ctx context.Context, l *lane) error { return l.stack.StartHook(ctx) }},
 		{kind: "report_frozen", family: "queue", strike: signal(syscall.SIGSTOP, "scheduler"), heal: signal(syscall.SIGCONT, "scheduler")},
 		{kind: "evaluators_stopped", silent: true, strike: signal(syscall.SIGSTOP, "replica-a", "replica-b"), heal: signal(syscall.SIGCONT, "replica-a", "replica-b")},
 	}

@@ -58,7 +58,7 @@ func (l *load) renew(ctx context.Context, h *hold) (verdict string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerIn)
 	defer cancel()
 	var epoch int64
-	err = l.pool.QueryRow(ctx, `SELECT verdict, coalesce(readiness_epoch, 0) FROM nw.renew($1, $2, $3, $4, $5, clock_timestamp(), $6, $7, $8, NULL)`,
+	err = l.pool.QueryRow(ctx, `SELECT verdict, coalesce(readiness_epoch, 0) FROM nw.renew($1, $2, $3, $4, $5, clock_timestamp(), $6, $7, $8, NULL, NULL, NULL)`,
 		h.run, h.fence, h.activation, h.incarnation, h.key, random(), random(), leaseMS).Scan(&verdict, &epoch)
 	if err == nil && verdict == "ok" {
 		l.note(epoch, time.Now())

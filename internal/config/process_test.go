@@ -220,6 +220,8 @@ func TestSchedulers(t *testing.T) {
 	t.Parallel()
 	password := filepath.Join(t.TempDir(), "password")
 	require.NoError(t, os.WriteFile(password, []byte("hush\n"), 0o600))
+	secret := filepath.Join(t.TempDir(), "webhook")
+	require.NoError(t, os.WriteFile(secret, []byte("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n"), 0o600))
 	good := `database_url: postgres://nw_scheduler:hush@db/nightwarrant
 instance: one
 nats:
@@ -231,6 +233,11 @@ nats:
 start_rate: 5
 republish: 20s
 disk: {paths: [/var/lib/nats], min_free_percent: 20}
+approvals:
+  webhook:
+    url: https://platform.example/hooks/nightwarrant
+    secret_file: ` + secret + `
+  link: https://console.example/night
 `
 	var s Scheduler
 	require.NoError(t, Parse("f", []byte(good), &s, noEnv))
@@ -238,18 +245,31 @@ disk: {paths: [/var/lib/nats], min_free_percent: 20}
 	assert.Equal(t, []string{"http://127.0.0.1:8222", "http://127.0.0.2:8222"}, s.NATS.Monitors())
 	assert.EqualValues(t, 5, s.StartRate)
 	assert.Equal(t, Disk{[]string{"/var/lib/nats"}, 512, 20}, s.Disk)
+	assert.False(t, s.Approvals.Webhook.Secret.IsZero())
+	assert.Equal(t, "https://console.example/night", s.Approvals.Link)
+	before, _, _ := strings.Cut(good, "approvals:")
+	require.EqualError(t, Parse("f", []byte(before), &Scheduler{}, noEnv), "f: approvals.webhook.url is missing", "nobody runs without telling owners")
 	for change, want := range map[string]string{
-		"  url: nats://u:hush@127.0.0.1:4222": "f line 4: nats.url must not hold a user or a password; nats.user and nats.password_file do",
-		"  url: http://127.0.0.1:4222":        "f line 4: nats.url must be nats:// or tls:// URLs, joined by commas without spaces",
-		"  url: \"\"":                         "f line 4: nats.url is missing",
-		"  url: nats://a:4222, nats://b:4222": "f line 4: nats.url must be nats:// or tls:// URLs, joined by commas without spaces",
-		"  user: \"\"":                        "f line 5: nats.user and nats.password_file must be given both or neither",
-		"  password_file: /nowhere":           `f line 6: nats.password_file names "/nowhere", which cannot be opened: no such file or directory`,
-		"  monitor_url: 127.0.0.1:8222":       "f line 7: nats.monitor_url must be http:// or https:// URLs, joined by commas without spaces",
-		"start_rate: 1001":                    "f line 9: start_rate must be between 1 and 1000 runs in one second",
-		"start_rate: -1":                      "f line 9: start_rate must be between 1 and 1000 runs in one second",
-		"disk: {paths: [here]}":               "f line 11: disk.paths[0] must be an absolute path",
-		"republish: 1s":                       "f line 10: republish must be between 5s and 5m0s",
+		"    url: \"\"":                         "f line 14: approvals.webhook.url is missing",
+		"    url: http://platform.example/a":    "f line 14: approvals.webhook.url must be https, or http on a loopback address",
+		"    url: https://u:p@platform.example": "f line 14: approvals.webhook.url must be an absolute URL in plain form",
+		"    secret_file: \"\"":                 "f line 15: approvals.webhook.secret_file is missing",
+		"    secret_file: /nowhere":             `f line 15: approvals.webhook.secret_file names "/nowhere", which cannot be opened: no such file or directory`,
+		"    secret_file: " + password:          "f line 15: approvals.webhook.secret_file must be whsec_ and then the base64 of 24 to 64 random bytes",
+		"  link: http://console.example":        "f line 16: approvals.link must be https, or http on a loopback address",
+		"  link: https://console.example/":      "f line 16: approvals.link must not end with a slash",
+		"  link: https://console.example?a=b":   "f line 16: approvals.link must have no query and no fragment",
+		"  url: nats://u:hush@127.0.0.1:4222":   "f line 4: nats.url must not hold a user or a password; nats.user and nats.password_file do",
+		"  url: http://127.0.0.1:4222":          "f line 4: nats.url must be nats:// or tls:// URLs, joined by commas without spaces",
+		"  url: \"\"":                           "f line 4: nats.url is missing",
+		"  url: nats://a:4222, nats://b:4222":   "f line 4: nats.url must be nats:// or tls:// URLs, joined by commas without spaces",
+		"  user: \"\"":                          "f line 5: nats.user and nats.password_file must be given both or neither",
+		"  password_file: /nowhere":             `f line 6: nats.password_file names "/nowhere", which cannot be opened: no such file or directory`,
+		"  monitor_url: 127.0.0.1:8222":         "f line 7: nats.monitor_url must be http:// or https:// URLs, joined by commas without spaces",
+		"start_rate: 1001":                      "f line 9: start_rate must be between 1 and 1000 runs in one second",
+		"start_rate: -1":                        "f line 9: start_rate must be between 1 and 1000 runs in one second",
+		"disk: {paths: [here]}":                 "f line 11: disk.paths[0] must be an absolute path",
+		"republish: 1s":                         "f line 10: republish must be between 5s and 5m0s",
 	} {
 		require.EqualError(t, Parse("f", []byte(changed(t, good, change)), &Scheduler{}, noEnv), want, change)
 	}

@@ -5,17 +5,56 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/nightwarrant/nightwarrant/internal/webhook"
 )
 
 // Scheduler is the file of `nightwarrant scheduler`.
 type Scheduler struct {
 	Database
-	Instance    string   `yaml:"instance"`     // different on each replica; the host's name when empty
-	AdminListen string   `yaml:"admin_listen"` // metrics and probes; none when empty, never public
-	NATS        NATS     `yaml:"nats"`
-	Disk        Disk     `yaml:"disk"`
-	StartRate   int64    `yaml:"start_rate"` // runs that may begin in one second, in the whole cluster
-	Republish   Duration `yaml:"republish"`  // a reference that nobody has claimed is published again
+	Instance    string    `yaml:"instance"`     // different on each replica; the host's name when empty
+	AdminListen string    `yaml:"admin_listen"` // metrics and probes; none when empty, never public
+	NATS        NATS      `yaml:"nats"`
+	Disk        Disk      `yaml:"disk"`
+	Approvals   Approvals `yaml:"approvals"`
+	StartRate   int64     `yaml:"start_rate"` // runs that may begin in one second, in the whole cluster
+	Republish   Duration  `yaml:"republish"`  // a reference that nobody has claimed is published again
+}
+
+// Approvals is how owners hear of what waits for them. There is no default and
+// no way around it: a question that nobody hears of is a silent no.
+type Approvals struct {
+	Webhook Webhook `yaml:"webhook"`
+	Link    string  `yaml:"link"` // base URL of the pages that messages point to
+}
+
+// Webhook is the receiver of messages. After Check, Secret is set.
+type Webhook struct {
+	URL        string `yaml:"url"`
+	SecretFile string `yaml:"secret_file"` // whsec_ and base64
+	Secret     webhook.Secret
+}
+
+func (a *Approvals) check() error {
+	if _, err := webURL("approvals.webhook.url", a.Webhook.URL); err != nil {
+		return err
+	}
+	if err := required("approvals.webhook.secret_file", a.Webhook.SecretFile); err != nil {
+		return err
+	}
+	text, err := ReadSecret(a.Webhook.SecretFile)
+	if err == nil {
+		a.Webhook.Secret, err = webhook.ParseSecret(text.Reveal())
+	}
+	if err != nil {
+		return Wrong("approvals.webhook.secret_file", "%s", err)
+	}
+	if u, err := webURL("approvals.link", a.Link); err != nil {
+		return err
+	} else if strings.HasSuffix(u.Path, "/") {
+		return Wrong("approvals.link", "must not end with a slash")
+	}
+	return nil
 }
 
 // NATS is the queue. After Check, Password is set where PasswordFile names one.
@@ -43,6 +82,7 @@ func (s *Scheduler) Check(env func(string) string) error {
 		within("republish", &s.Republish, 30*time.Second, 5*time.Second, 5*time.Minute),
 		s.NATS.check(),
 		s.Disk.check(),
+		s.Approvals.check(),
 	)
 }
 

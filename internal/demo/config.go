@@ -53,6 +53,7 @@ tables:
 		"scheduler.url":  s.roleURL("scheduler", s.database()),
 		"operator.url":   s.roleURL("operator", s.database()),
 		"nats-scheduler": s.passwords["nats-scheduler"],
+		hookSecret:       s.passwords[hookSecret],
 		"registry.yaml":  s.registry(),
 		requirementFile:  requirement,
 		"task.yaml":      s.task("close-the-day", "bookkeeper", "Close the day", 1),

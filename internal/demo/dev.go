@@ -6,7 +6,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
+
+	"github.com/nightwarrant/nightwarrant/scheduler/notify"
 )
 
 // Dev keeps a stack up until ctx ends. Its data stays in the directory.
@@ -17,6 +20,8 @@ func Dev(ctx context.Context, o Options, out io.Writer) (err error) {
 	if err := os.MkdirAll(o.Dir, 0o711); err != nil { //nolint:gosec // passable: PostgreSQL runs as another account
 		return err
 	}
+	out = &oneAtATime{to: out}
+	o.Hear = func(m notify.Message) { hear(out, m) }
 	s, err := New(o)
 	if err != nil {
 		return err
@@ -31,6 +36,34 @@ func Dev(ctx context.Context, o Options, out io.Writer) (err error) {
 	<-ctx.Done()
 	fmt.Fprintln(out, "Stopping; everything is kept in", s.dir)
 	return nil
+}
+
+// hear prints what an owner is told.
+func hear(out io.Writer, m notify.Message) {
+	text := ""
+	switch m.Type {
+	case notify.TypeAsked, notify.TypeReminder:
+		text = "A decision waits: nightwarrant decision show " + m.Data.Decision
+	case notify.TypeRunEnded:
+		text = "A run did not succeed: " + m.Data.Run + " (nightwarrant run list)"
+	case notify.TypeAmbiguous:
+		text = "Nobody knows whether an effect happened: " + m.Data.Effect + " (nightwarrant finding list)"
+	default:
+		text = "News: " + m.Data.Link
+	}
+	_, _ = fmt.Fprintln(out, text) // whoever is away can look with the commands
+}
+
+// oneAtATime is a terminal on which several write.
+type oneAtATime struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (o *oneAtATime) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.to.Write(b)
 }
 
 func (s *Stack) startWorkers(context.Context) error {

@@ -58,7 +58,7 @@ nats:
   monitor_url: ` + monitor + `
 ` + credentials + `start_rate: 10
 republish: 5s
-`}
+` + s.approvals()}
 	scheduler := queue.SchedulerPermissions()
 	users := s.broken.user(s.passwords["nats-breaker"]) + natsUser(schedulerUser, s.passwords["nats-scheduler"], scheduler.Publish, scheduler.Subscribe)
 	for role, workers := range queueRoles {

@@ -26,7 +26,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
+	"github.com/nightwarrant/nightwarrant/internal/dev"
 	"github.com/nightwarrant/nightwarrant/internal/localstack"
+	"github.com/nightwarrant/nightwarrant/scheduler/notify"
 )
 
 // Environment variables that name existing servers instead of private ones.
@@ -42,8 +44,9 @@ type Options struct {
 	Dir    string // everything lives here
 	Env    func(string) string
 	Lease  time.Duration
-	Before func(*Stack) // called when the story is told and everything still runs; may be nil
-	Broken *Broken      // when the stack is there to be broken
+	Before func(*Stack)         // called when the story is told and everything still runs; may be nil
+	Broken *Broken              // when the stack is there to be broken
+	Hear   func(notify.Message) // gets what owners must hear; may be nil
 }
 
 // Stack is the running product.
@@ -52,11 +55,13 @@ type Stack struct {
 	env         func(string) string
 	lease       time.Duration
 	broken      *Broken
+	hear        func(notify.Message)
 	ports       ports
 	passwords   map[string]string
 	postgres    *localstack.Postgres
 	existing    *url.URL // of the administrator, on a server that was there before; nil with a private one
 	proxy       *http.Server
+	hook        *dev.Receiver // of what owners must hear
 	next        atomic.Int64
 	children    map[string]*child
 	replicas    []string
@@ -64,8 +69,8 @@ type Stack struct {
 
 // ports are kept, because issuers and origins are names that tokens carry.
 type ports struct {
-	Origin, ReplicaA, ReplicaB, AdminA, AdminB, Workloads, People, Guard, NATS, Monitor int
-	Name                                                                                string // of this stack's databases and roles
+	Origin, ReplicaA, ReplicaB, AdminA, AdminB, Workloads, People, Guard, NATS, Monitor, Hook int
+	Name                                                                                      string // of this stack's databases and roles
 }
 
 // Origin is the one public origin of the authority.
@@ -82,7 +87,7 @@ func (s *Stack) path(parts ...string) string {
 
 // New prepares a stack in a directory, or finds the one that is there.
 func New(o Options) (*Stack, error) {
-	s := &Stack{binary: o.Binary, dir: o.Dir, env: o.Env, lease: o.Lease, broken: o.Broken, children: map[string]*child{}, passwords: map[string]string{}}
+	s := &Stack{binary: o.Binary, dir: o.Dir, env: o.Env, lease: o.Lease, broken: o.Broken, hear: o.Hear, children: map[string]*child{}, passwords: map[string]string{}}
 	for _, d := range []string{"logs", "tokens", "config", "people", "keys", "issuer", "idp"} {
 		if err := os.MkdirAll(s.path(d), 0o700); err != nil {
 			return nil, err
@@ -95,6 +100,7 @@ func New(o Options) (*Stack, error) {
 		for _, of := range []string{"authority", "scheduler", "operator", "guard", "nats-scheduler", "nats-bookkeeper", "nats-probe", "nats-breaker"} {
 			s.passwords[of] = cmp.Or(s.passwords[of], rand.Text())
 		}
+		s.passwords[hookSecret] = cmp.Or(s.passwords[hookSecret], newHookSecret())
 		return nil
 	})
 }
@@ -120,7 +126,7 @@ func (s *Stack) remember(name string, into any, choose func() error) error {
 // choose takes free ports where there are none yet. All are held until each is known, so that none comes twice.
 func (p *ports) choose() error {
 	p.Name = cmp.Or(p.Name, "nw_"+fmt.Sprintf("%x", time.Now().UnixNano()))
-	for _, port := range []*int{&p.Origin, &p.ReplicaA, &p.ReplicaB, &p.AdminA, &p.AdminB, &p.Workloads, &p.People, &p.Guard, &p.NATS, &p.Monitor} {
+	for _, port := range []*int{&p.Origin, &p.ReplicaA, &p.ReplicaB, &p.AdminA, &p.AdminB, &p.Workloads, &p.People, &p.Guard, &p.NATS, &p.Monitor, &p.Hook} {
 		if *port != 0 {
 			continue
 		}
@@ -137,7 +143,7 @@ func (p *ports) choose() error {
 // Start brings everything up but NATS, the scheduler and the guard, whose
 // permissions and registration come from the registry: see Register and StartRest.
 func (s *Stack) Start(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{s.startPostgres, s.prepareDatabases, s.makeKeys, s.writeConfig, s.startIssuers, s.startReplicas, s.startProxy} {
+	for _, step := range []func(context.Context) error{s.startPostgres, s.prepareDatabases, s.makeKeys, s.writeConfig, s.startIssuers, s.startReplicas, s.startProxy, s.StartHook} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -490,6 +496,7 @@ func (s *Stack) Stop() {
 	if s.proxy != nil {
 		_ = s.proxy.Close() // nobody is left to answer
 	}
+	s.StopHook()
 	if s.postgres != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()

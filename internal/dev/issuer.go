@@ -1,9 +1,10 @@
 // Package dev runs what stands in for other people's services in
 // demonstrations and development: a workload issuer, which projects
 // Kubernetes-shaped tokens of service accounts into files, an identity
-// provider, which writes envelopes of people, and a NATS server.
+// provider, which writes envelopes of people, a NATS server, and a receiver of
+// what owners must hear.
 //
-// They are separate processes, and the authority knows them as configured
+// They are separate processes, but for the receiver, and the authority knows them as configured
 // services like any other: it has no switch for them. They are not for
 // production. Nobody is authenticated: whoever can read a file is that workload
 // or that person. Keys lie in plain files, nothing is revoked, and nothing is
