@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/authority/catalogue"
 	"github.com/nightwarrant/nightwarrant/authority/document"
 	"github.com/nightwarrant/nightwarrant/scheduler/timetable"
 )
@@ -44,13 +46,11 @@ func showOffer(b *strings.Builder, o api.Offer, c document.Consent, d api.Decisi
 
 	b.WriteString("\nWhat it may do\n")
 	for _, g := range c.Grants {
-		fmt.Fprintf(b, "  can     %s on %s at %s (risk %s%s)\n", g.Action, g.Resource, g.Guard, g.Risk, most(g))
+		showGrant(b, g, c.Dial)
 	}
-	b.WriteString("  cannot  anything else\n")
+	b.WriteString("  cannot  anything else, or anything anywhere else\n")
 
-	fmt.Fprintf(b, "\nLimits of each run\n  %s; %s; only what its approval dial %q allows without asking\n",
-		counted(c.Limits.Effects, "change", "changes"), span(time.Duration(c.Limits.RuntimeS)*time.Second), c.Dial)
-
+	showLimits(b, c)
 	showMore(b, c)
 
 	fmt.Fprintf(b, "\nFrom and until\n  from   %s (%s)\n  until  %s (%s)\n", at(c.NotBefore.Time(), zone), relative(c.NotBefore.Time().Sub(now)), until, relative(c.Expires.Time().Sub(now)))
@@ -60,13 +60,77 @@ func showOffer(b *strings.Builder, o api.Offer, c document.Consent, d api.Decisi
 	showAnswers(b, o, d, c.Expires.Time().In(zone).Format("2 January 2006"))
 }
 
-// showMore says what happens when a run needs more than its dial allows.
-func showMore(b *strings.Builder, c document.Consent) {
-	silence := "the run stops after " + span(time.Duration(c.DecisionWindowS)*time.Second) + " and does not count as a success"
-	if c.WhenMoreIsNeeded == document.MoreWaits {
-		silence = "the run waits, until there is no time left for it, and does not count as a success"
+// showGrant says what a grant does, where, and whether its owner is asked.
+func showGrant(b *strings.Builder, g document.ConsentGrant, dial catalogue.Risk) {
+	where := "on " + g.Resource + ", at "
+	if strings.Contains(g.Resource, "://") {
+		where = "sent to " + g.Resource + ", by "
 	}
-	fmt.Fprintf(b, "\nWhen it needs more\n  The run waits and you are asked, about one exact change at a time. Nobody else can answer.\n  Without an answer %s.\n", silence)
+	fmt.Fprintf(b, "  can     %s\n          %s%s (%s, risk %s%s)\n", g.Does, where, g.Guard, g.Action, g.Risk, most(g))
+	switch {
+	case g.Risk <= dial:
+		b.WriteString("          without asking you\n")
+	case len(g.PreApproved) > 0:
+		b.WriteString("          asks you each time, but for what follows\n")
+	default:
+		b.WriteString("          asks you each time\n")
+	}
+	for _, key := range g.PreApproved {
+		fmt.Fprintf(b, "          without asking you each time: %s\n", inkOnly(string(key)))
+	}
+}
+
+// showLimits says how much a run may do, the task in a day and a month, and all
+// tasks of the member.
+func showLimits(b *strings.Builder, c document.Consent) {
+	l := c.Limits
+	fmt.Fprintf(b, "\nLimits of each run\n  %s, the same one %s\n", counted(l.Effects, "change", "changes"), counted(l.Repeats, "time", "times"))
+	fmt.Fprintf(b, "  %s, each a request for one change; %s\n", counted(l.Steps, "step", "steps"), span(time.Duration(l.RuntimeS)*time.Second))
+	if l.Spend == 0 {
+		b.WriteString("  spends nothing\n")
+	} else {
+		fmt.Fprintf(b, "  spends at most %s\n", money(l.Spend, l.Currency))
+	}
+	task := []string{window("day", l.EffectsDay, l.SpendDay, l.Currency), window("month", l.EffectsMonth, l.SpendMonth, l.Currency)}
+	showWindows(b, "Limits of all its runs together", task)
+	showWindows(b, "Limits of all your tasks together", []string{window("day", 0, c.MemberSpendDay, l.Currency), window("month", 0, c.MemberSpendMonth, l.Currency)})
+}
+
+func showWindows(b *strings.Builder, title string, windows []string) {
+	if lines := strings.Join(windows, ""); lines != "" {
+		fmt.Fprintf(b, "\n%s, by the calendar of UTC\n%s", title, lines)
+	}
+}
+
+// window is what may happen in a day or a month, or nothing where nothing bounds it.
+func window(name string, effects, spend int64, currency string) string {
+	var bounds []string
+	if effects > 0 {
+		bounds = append(bounds, counted(effects, "change", "changes"))
+	}
+	if spend > 0 {
+		bounds = append(bounds, "spends at most "+money(spend, currency))
+	}
+	if len(bounds) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("  in a %-5s  %s\n", name, strings.Join(bounds, "; "))
+}
+
+// showMore says what happens when a run needs more than its dial, its grants or
+// its limits allow.
+func showMore(b *strings.Builder, c document.Consent) {
+	b.WriteString("\nWhen it needs more\n")
+	silence := "the run stops after " + span(time.Duration(c.DecisionWindowS)*time.Second)
+	if c.WhenMoreIsNeeded == document.MoreWaits {
+		silence = "the run waits, until there is no time left for it,"
+	}
+	if slices.ContainsFunc(c.Grants, func(g document.ConsentGrant) bool { return g.Risk > c.Dial }) {
+		fmt.Fprintf(b, "  Its approval dial is %q: where a risk is higher the run waits and you are asked, about one exact change at a time.\n  Nobody else can answer. Without an answer %s and does not count as a success.\n", c.Dial, silence)
+	} else {
+		fmt.Fprintf(b, "  Its approval dial is %q: nothing above asks you.\n", c.Dial)
+	}
+	b.WriteString("  What stands nowhere above is refused, and nobody is asked.\n  At a limit the run is stopped, and does not count as a success. No answer of yours raises a limit.\n")
 }
 
 func showFires(b *strings.Builder, fires []time.Time, zone *time.Location, now time.Time) {
@@ -115,7 +179,30 @@ func most(g document.ConsentGrant) string {
 	if g.MaxAmount == 0 {
 		return ""
 	}
-	return fmt.Sprintf(", at most %d minor units of %s each", g.MaxAmount, g.Currency)
+	return ", at most " + money(g.MaxAmount, g.Currency) + " each"
+}
+
+// digits is how many digits a currency's minor units have after the point where
+// these are not two (ISO 4217).
+func digits(currency string) int {
+	switch currency {
+	case "BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "UYI", "VND", "VUV", "XAF", "XOF", "XPF":
+		return 0
+	case "BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND":
+		return 3
+	case "CLF", "UYW":
+		return 4
+	}
+	return 2
+}
+
+// money is an amount of minor units as people write it, such as 12.50 EUR.
+func money(minor int64, currency string) string {
+	text := fmt.Sprintf("%0*d", digits(currency)+1, minor)
+	if point := len(text) - digits(currency); point < len(text) {
+		text = text[:point] + "." + text[point:]
+	}
+	return text + " " + currency
 }
 
 func counted(n int64, one, many string) string {

@@ -144,8 +144,8 @@ func TestAnOfferFromListToRevocation(t *testing.T) {
 	shown := member.good(t, "offer", "show", offer)
 	for _, line := range []string{
 		"books runs “Close the day” every 1 second, as you, until ", "books, in its workload role bookkeeper, revision 1",
-		"can     row.append on table:entries at ledger (risk low)", "can     row.delete on table:entries at ledger (risk high)", "cannot  anything else",
-		"at most 5 changes; 10 minutes", "you are asked, about one exact change at a time", "the run stops after 1 hour", "Under policy default, revision 1", "nightwarrant task revoke ",
+		"can     Add one row to a table\n          on table:entries, at ledger (row.append, risk low)\n          without asking you\n", "on table:entries, at ledger (row.delete, risk high)\n          asks you each time\n",
+		"cannot  anything else", "at most 5 changes", "10 minutes", "spends nothing", "you are asked, about one exact change at a time", "the run stops after 1 hour", "Under policy default, revision 1", "nightwarrant task revoke ",
 		"nightwarrant offer accept " + offer + " --digest " + digest, "nightwarrant offer decline " + offer + " --digest " + digest,
 	} {
 		assert.Contains(t, shown, line)
