@@ -64,8 +64,13 @@ func (v Value) IsObject() bool { return len(v.Raw) > 0 && v.Raw[0] == '{' }
 // can hold stand, because foreign objects have members that are not ours. An error of visit ends the walk and is returned as it is;
 // a duplicate name is only known at the end, so visited members count for nothing until Members has returned nil.
 func Members(in []byte, visit func(name []byte, v Value) error) error {
+	return MembersWithin(MaxSize, in, visit)
+}
+
+// MembersWithin is Members for an object of up to most bytes.
+func MembersWithin(most int, in []byte, visit func(name []byte, v Value) error) error {
 	s := scanner{in: in, visit: visit}
-	return s.document(MaxSize)
+	return s.document(most)
 }
 
 // Elements walks a checked array the way Members walks an object.
