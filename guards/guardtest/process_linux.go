@@ -1,0 +1,18 @@
+package guardtest
+
+import (
+	"runtime"
+	"syscall"
+)
+
+// groupOfItsOwn also ends with the thread that started it: no guard outlives its test.
+func groupOfItsOwn() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// live keeps the thread that starts the process for as long as the process lives.
+func (c *command) live(started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	c.wait(started)
+}
