@@ -2,6 +2,7 @@ package document
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/nightwarrant/nightwarrant/authority/canonical"
 	"github.com/nightwarrant/nightwarrant/authority/catalogue"
 )
 
@@ -284,4 +286,32 @@ func TestConsentWithWrongMoneyIsNotRead(t *testing.T) {
 	}
 	_, err = good.Digest()
 	require.NoError(t, err)
+}
+
+// What could not be stored and shown is refused where it is built.
+func TestConsentThatIsTooLargeIsNotBuilt(t *testing.T) {
+	t.Parallel()
+	keys := func(n, length int) (keys []string) {
+		for i := range n {
+			keys = append(keys, fmt.Sprintf(`{"key":{"id":%d,"text":%q}}`, i, strings.Repeat("a", length)))
+		}
+		return keys
+	}
+	_, err := BuildConsent(approving(t, "orders-db", "row.delete", "table:drafts", keys(15, 4000)...))
+	require.NoError(t, err)
+	_, err = BuildConsent(approving(t, "orders-db", "row.delete", "table:drafts", keys(17, 4000)...))
+	require.ErrorContains(t, err, "Task nightly-sweep cannot be written: canonical: the document is too large")
+	oneSentence(t, err)
+
+	// A consent says more than its task.
+	parts := approving(t, "orders-db", "row.delete", "table:drafts", keys(16, 4000)...)
+	task, err := Canonical(parts.Task)
+	require.NoError(t, err)
+	parts = approving(t, "orders-db", "row.delete", "table:drafts", append(keys(16, 4000), keys(1, canonical.MaxSize-len(task)-40)...)...)
+	_, err = Canonical(parts.Task)
+	require.NoError(t, err)
+	built, err := BuildConsent(parts)
+	require.ErrorContains(t, err, "cannot be written: canonical: the document is too large")
+	oneSentence(t, err)
+	assert.Zero(t, built)
 }

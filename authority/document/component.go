@@ -141,9 +141,12 @@ func (g *Guard) checkOperations() error {
 	return nil
 }
 
-// Actions is all that the guard can do, by name: an action that is not there
-// does not exist (mission B5).
+// Actions validates the guard and returns all that it can do, by name: an action
+// that is not there does not exist (mission B5).
 func (g *Guard) Actions() (map[string]catalogue.Action, error) {
+	if err := g.Validate(); err != nil {
+		return nil, err
+	}
 	actions := map[string]catalogue.Action{}
 	for _, a := range catalogue.Actions(g.Catalogue) {
 		actions[a.Name] = a

@@ -103,7 +103,7 @@ func BuildConsent(p Parts) (Consent, error) {
 	if err := first(c.addDigests(p), c.addGrants(p), c.addTerm(p)); err != nil {
 		return Consent{}, err
 	}
-	if err := c.Validate(); err != nil {
+	if _, err := c.Canonical(); err != nil {
 		return Consent{}, err
 	}
 	return c, nil
@@ -128,6 +128,7 @@ func (c *Consent) addGrants(p Parts) error {
 		}
 		ticked[i] = true
 	}
+	catalogues := map[string]map[string]catalogue.Action{}
 	for i, g := range p.Task.Grants {
 		if g.Optional && !ticked[i] {
 			continue
@@ -137,10 +138,17 @@ func (c *Consent) addGrants(p Parts) error {
 		if !ok || guard == nil || guard.Name != g.Guard {
 			return wrong(field+".guard", "names no registered guard: %s", g.Guard)
 		}
-		if err := first(guard.Validate(), resource(field+".resource", guard.Catalogue, g.Resource)); err != nil {
+		if catalogues[g.Guard] == nil {
+			actions, err := guard.Actions()
+			if err != nil {
+				return err
+			}
+			catalogues[g.Guard] = actions
+		}
+		if err := resource(field+".resource", guard.Catalogue, g.Resource); err != nil {
 			return err
 		}
-		granted, err := granting(field, g, guard)
+		granted, err := granting(field, g, catalogues[g.Guard])
 		if err != nil {
 			return err
 		}
@@ -150,11 +158,7 @@ func (c *Consent) addGrants(p Parts) error {
 }
 
 // granting looks a grant's action up among all that its guard can do.
-func granting(field string, g Grant, guard *Guard) (ConsentGrant, error) {
-	actions, err := guard.Actions()
-	if err != nil {
-		return ConsentGrant{}, err
-	}
+func granting(field string, g Grant, actions map[string]catalogue.Action) (ConsentGrant, error) {
 	a, ok := actions[g.Action]
 	if !ok {
 		return ConsentGrant{}, wrong(field+".action", "is not an action of guard %s: %s", g.Guard, g.Action)
@@ -242,7 +246,7 @@ func (c *Consent) Canonical() ([]byte, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	return canonical.CanonicalizeValue(c)
+	return written(c)
 }
 
 // Digest returns the digest that the offer shows and the yes carries.

@@ -88,7 +88,20 @@ func Canonical(d Document) ([]byte, error) {
 	if err := d.Validate(); err != nil {
 		return nil, err
 	}
-	return canonical.CanonicalizeValue(d)
+	text, err := written(d)
+	if err != nil {
+		return nil, named(d.Head(), err)
+	}
+	return text, nil
+}
+
+// written is the canonical form of what holds; it may still be too large.
+func written(v any) ([]byte, error) {
+	text, err := canonical.CanonicalizeValue(v)
+	if err != nil {
+		return nil, wrong("", "cannot be written: %s", err)
+	}
+	return text, nil
 }
 
 // DigestOf validates a document and returns the digest of its canonical bytes.
