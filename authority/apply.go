@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
+	"github.com/nightwarrant/nightwarrant/authority/catalogue"
 	"github.com/nightwarrant/nightwarrant/authority/document"
 	"github.com/nightwarrant/nightwarrant/internal/pg"
 )
@@ -27,6 +29,7 @@ type item struct {
 
 	Profile   string       `json:"profile,omitempty"` // components
 	URI       *string      `json:"uri,omitempty"`
+	Catalogue string       `json:"catalogue,omitempty"`
 	Provable  bool         `json:"provable,omitempty"`
 	MaxCallMS int64        `json:"max_call_ms,omitempty"`
 	Client    string       `json:"client,omitempty"` // roles and tasks
@@ -220,8 +223,14 @@ func (s applying) guard(i *item, d *document.Guard) error {
 			return &document.Error{Kind: d.Kind, Name: d.Name, Field: "uri", Reason: "must not be on another guard's origin"}
 		}
 	}
+	actions, err := d.Actions()
+	if err != nil {
+		return err
+	}
+	catalogue := catalogue.DigestOf(slices.Collect(maps.Values(actions))...)
 	uri := uriDigest(d.URI)
 	text := hexOf(uri[:])
+	i.Catalogue = hexOf(catalogue[:])
 	i.Profile, i.URI, i.Provable, i.MaxCallMS = hexName(d.Profile), &text, d.Provable, d.MaxCallMS
 	return nil
 }
@@ -232,6 +241,15 @@ func sameOrigin(uri string, as *url.URL) bool {
 }
 
 func (s applying) role(i *item, d *document.WorkloadRole) error {
+	for n, act := range d.Actions {
+		g, ok := find[*document.Guard](s.all, document.KindGuard, act.Guard, 1)
+		if !ok {
+			return &document.Error{Kind: d.Kind, Name: d.Name, Field: fmt.Sprintf("actions[%d].guard", n), Reason: "names something that is not registered or is retired"}
+		}
+		if actions, err := g.Actions(); err != nil || actions[act.Action].Name == "" {
+			return &document.Error{Kind: d.Kind, Name: d.Name, Field: fmt.Sprintf("actions[%d].action", n), Reason: "is not an action of that guard"}
+		}
+	}
 	queue := newReference()
 	i.Client, i.Queue = hexName(d.Client), hexOf(queue[:])
 	for _, p := range d.Profiles {

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"net/url"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
@@ -29,7 +31,7 @@ func (a *Authority) Mint(ctx context.Context, c Call, r MintRequest) (api.TokenR
 	if err != nil {
 		return api.TokenResponse{}, err
 	}
-	effect, guard, parameters, err := a.exact(r)
+	effect, action, parameters, err := a.exact(r)
 	if err != nil {
 		return api.TokenResponse{}, err
 	}
@@ -37,7 +39,11 @@ func (a *Authority) Mint(ctx context.Context, c Call, r MintRequest) (api.TokenR
 	h.Audience = effect.Guard
 	m := mintArgs{ref: newReference(), key: capability.EffectKeyDigest(r.Key), guard: uriDigest(effect.Guard), action: actionDigest(effect.Action),
 		resource: resourceDigest(effect.Resource), amount: effect.Amount, currency: currencyDigest(effect.Currency),
-		risk: int16(catalogue.RiskOf(guard, effect.Action)), capability: h.Digest(), decision: newReference()}
+		risk: int16(action.Risk), capability: h.Digest(), decision: newReference()}
+	if key, ok := action.Key(parameters); ok {
+		d := canonical.Digest(canonical.DomainApproved, key)
+		m.approved = &d
+	}
 	if m.arguments, err = argumentsOf(effect, parameters); err != nil {
 		return api.TokenResponse{}, api.Refuse(api.InvalidAuthorizationDetails)
 	}
@@ -54,8 +60,11 @@ func (a *Authority) Mint(ctx context.Context, c Call, r MintRequest) (api.TokenR
 		return api.TokenResponse{}, err
 	}
 	row, err := a.mint(ctx, claims, run, p, m)
-	if r, ok := errors.AsType[*api.Refusal](err); ok && r.Code == api.ApprovalRequired {
-		r.Decision = encode(row.decision)
+	if r, ok := errors.AsType[*api.Refusal](err); ok {
+		r.Ceiling = deref(row.ceiling)
+		if r.Code == api.ApprovalRequired {
+			r.Decision = encode(row.decision)
+		}
 	}
 	if err != nil {
 		return api.TokenResponse{}, err
@@ -78,39 +87,42 @@ func (a *Authority) effectCapability(h capability.Header, run *capability.RunCla
 	if err != nil {
 		return api.TokenResponse{}, err
 	}
-	return a.answer(token, h, api.TokenResponse{Effect: ref, GuardNonce: a.Keys.Nonces().Mint(e.Guard), Details: []api.Detail{{
+	left := row.left.view(time.Until(row.deadline).Milliseconds())
+	return a.answer(token, h, api.TokenResponse{Effect: ref, Left: &left, GuardNonce: a.Keys.Nonces().Mint(e.Guard), Details: []api.Detail{{
 		Type: detail.Type, Actions: detail.Actions, Locations: detail.Locations, Identifier: detail.Identifier,
 		ParamsSHA256: detail.ParamsSHA256, Amount: detail.Amount, Currency: detail.Currency}}}), nil
 }
 
-// exact reads the one effect of a mint request, the kind of its guard and its
-// parameters. The authority computes their digest itself.
-func (a *Authority) exact(r MintRequest) (capability.Effect, string, json.RawMessage, error) {
+// exact reads the one effect of a mint request, its action and its parameters.
+// The authority checks these against the action's schema and computes their
+// digest itself.
+func (a *Authority) exact(r MintRequest) (e capability.Effect, action catalogue.Action, params json.RawMessage, err error) {
 	d, err := oneDetail(r.Details)
 	if err != nil {
-		return capability.Effect{}, "", nil, err
+		return e, action, nil, err
 	}
 	if r.Key == "" || len(r.Key) > 128 {
-		return capability.Effect{}, "", nil, api.Refusef(api.InvalidRequest, "effect_key must be 1 to 128 bytes: the task's own name for this step.")
+		return e, action, nil, api.Refusef(api.InvalidRequest, "effect_key must be 1 to 128 bytes: the task's own name for this step.")
 	}
-	guard, ok := a.registry.now().guardAt(r.Resource)
+	actions, ok := a.registry.now().actionsAt(r.Resource)
 	if !ok || d.Locations[0] != r.Resource {
-		return capability.Effect{}, "", nil, api.Refuse(api.InvalidTarget)
+		return e, action, nil, api.Refuse(api.InvalidTarget)
 	}
-	params, _, err := capability.ParamsDigest(d.Parameters)
+	if action, ok = actions[d.Actions[0]]; !ok {
+		return e, action, nil, api.Refuse(api.NotGranted) // an action that is not listed does not exist
+	}
+	digest, params, err := capability.ParamsDigest(d.Parameters)
 	if err != nil {
-		return capability.Effect{}, "", nil, api.Refusef(api.InvalidAuthorizationDetails, "parameters must be a JSON object of strings, booleans and whole numbers.")
+		return e, action, nil, api.Refusef(api.InvalidAuthorizationDetails, "parameters must be a JSON object of strings, booleans and whole numbers.")
 	}
-	if action, known := catalogue.Lookup(guard.Catalogue, d.Actions[0]); known {
-		if t, err := action.Target(d.Parameters); err != nil || t != (catalogue.Target{Resource: d.Identifier, Amount: d.Amount, Currency: d.Currency}) {
-			return capability.Effect{}, "", nil, api.Refusef(api.InvalidAuthorizationDetails, "parameters do not fit the action, or name another resource.")
-		}
+	if t, err := action.Target(params); err != nil || t != (catalogue.Target{Resource: d.Identifier, Amount: d.Amount, Currency: d.Currency}) {
+		return e, action, nil, api.Refusef(api.InvalidAuthorizationDetails, "parameters do not fit the action, or name another resource or amount.")
 	}
-	e := capability.Effect{Guard: r.Resource, Action: d.Actions[0], Resource: d.Identifier, ParamsDigest: params, Amount: d.Amount, Currency: d.Currency}
+	e = capability.Effect{Guard: r.Resource, Action: d.Actions[0], Resource: d.Identifier, ParamsDigest: digest, Amount: d.Amount, Currency: d.Currency}
 	if e.Check() != nil {
-		return capability.Effect{}, "", nil, api.Refuse(api.InvalidAuthorizationDetails)
+		return e, action, nil, api.Refuse(api.InvalidAuthorizationDetails)
 	}
-	return e, guard.Catalogue, d.Parameters, nil
+	return e, action, params, nil
 }
 
 // oneDetail reads authorization_details: exactly one object, with no member
@@ -282,11 +294,57 @@ func (a *Authority) SettleEffect(ctx context.Context, c Call, token capability.T
 	if !ok || !ok2 || !known {
 		return api.EffectOutcome{}, api.Refusef(api.InvalidRequest, "Name the effect, the admitted attempt and one of committed, not_applied, ambiguous.")
 	}
-	row, err := a.settleEffect(ctx, g, p, effect, attempt, r.Outcome)
+	if r.Spent != nil && (*r.Spent < 0 || *r.Spent > catalogue.MaxAmount) {
+		return api.EffectOutcome{}, api.Refusef(api.InvalidRequest, "spent must be whole minor units, not negative.")
+	}
+	s := settlement{effect: effect, attempt: attempt, outcome: r.Outcome, spent: r.Spent}
+	if err := a.evidence(&s, g, r.Evidence); err != nil {
+		return api.EffectOutcome{}, err
+	}
+	row, err := a.settleEffect(ctx, g, p, s)
 	if err != nil {
 		return api.EffectOutcome{}, err
 	}
 	return row.outcome(), nil
+}
+
+var answers = []string{api.AnsweredNothing, api.AnsweredTimeout, api.AnsweredConnection, api.AnsweredStatus, api.AnsweredMalformed, api.AnsweredUnknown}
+
+// evidence reads what a guard knows about an ambiguous effect. The arguments are
+// kept only if they are those of the effect: the verb compares the digest.
+func (a *Authority) evidence(s *settlement, g component, e *api.Evidence) error {
+	if e == nil || s.outcome != api.Ambiguous {
+		return nil
+	}
+	bad := api.Refusef(api.InvalidRequest, "evidence must say what answered, and when something was sent.")
+	if !slices.Contains(answers, e.Answered) || (e.Answered == api.AnsweredStatus) != (e.Status >= 100 && e.Status <= 599) || e.SentUnixMS < 0 || e.SentUnixMS > 1<<48 {
+		return bad
+	}
+	s.answered = &e.Answered
+	if e.Answered == api.AnsweredStatus {
+		status := int16(e.Status) //nolint:gosec // at most 599
+		s.status = &status
+	}
+	if e.SentUnixMS > 0 {
+		at := time.UnixMilli(e.SentUnixMS)
+		s.sentAt = &at
+	}
+	uri, ok := a.guardURI(g)
+	if e.Parameters == nil || !ok {
+		return nil
+	}
+	digest, params, err := capability.ParamsDigest(e.Parameters)
+	if err != nil {
+		return bad
+	}
+	effect := capability.Effect{Guard: uri, Action: e.Action, Resource: e.Resource, ParamsDigest: digest, Amount: e.Amount, Currency: e.Currency}
+	whole, err := effect.Digest()
+	if err != nil {
+		return bad
+	}
+	s.digest = whole[:]
+	s.arguments, err = argumentsOf(effect, params)
+	return err
 }
 
 func (r outcomeRow) outcome() api.EffectOutcome {

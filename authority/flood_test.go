@@ -44,7 +44,7 @@ func newStage(t *testing.T) stage {
 }
 
 func (s stage) report(g *authoritytest.Guard, sequence int64) *http.Request {
-	return s.Bearing(g.Key, g.Token, "PUT", api.PathReports+"guards", api.Report{Sequence: sequence, Healthy: true, Protocol: 1})
+	return s.Bearing(g.Key, g.Token, "PUT", api.PathReports+"guards", api.Report{Sequence: sequence, Healthy: true, Protocol: 1, Catalogue: authoritytest.Catalogue()})
 }
 
 // admitted is an effect that the stage's guard has been given, and the attempt.

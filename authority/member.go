@@ -120,16 +120,28 @@ func later(a, b time.Time) time.Time {
 // terms are a consent document's lines as the database keeps them. They are
 // derived from the very document whose digest the yes carries.
 type terms struct {
-	Dial       int16       `json:"dial"`
-	RunLimitMS int64       `json:"run_limit_ms"`
-	MaxEffects int64       `json:"max_effects"`
-	Silence    string      `json:"silence"`
-	WindowMS   int64       `json:"window_ms"`
-	NotBefore  time.Time   `json:"not_before"`
-	ExpiresAt  time.Time   `json:"expires_at"`
-	FirstAt    time.Time   `json:"first_at"`
-	Zone       string      `json:"zone"`
-	Grants     []grantLine `json:"grants"`
+	Dial       int16   `json:"dial"`
+	RunLimitMS int64   `json:"run_limit_ms"`
+	MaxEffects int64   `json:"max_effects"`
+	MaxSteps   int64   `json:"max_steps"`
+	MaxRepeats int64   `json:"max_repeats"`
+	MaxSpend   int64   `json:"max_spend"`
+	Currency   *string `json:"currency"` // hex, of its digest
+
+	EffectsDay       int64 `json:"effects_day"`
+	EffectsMonth     int64 `json:"effects_month"`
+	SpendDay         int64 `json:"spend_day"`
+	SpendMonth       int64 `json:"spend_month"`
+	MemberSpendDay   int64 `json:"member_spend_day"`
+	MemberSpendMonth int64 `json:"member_spend_month"`
+
+	Silence   string      `json:"silence"`
+	WindowMS  int64       `json:"window_ms"`
+	NotBefore time.Time   `json:"not_before"`
+	ExpiresAt time.Time   `json:"expires_at"`
+	FirstAt   time.Time   `json:"first_at"`
+	Zone      string      `json:"zone"`
+	Grants    []grantLine `json:"grants"`
 }
 
 type grantLine struct {
@@ -139,6 +151,8 @@ type grantLine struct {
 	Risk      int16   `json:"risk"`
 	MaxAmount int64   `json:"max_amount"`
 	Currency  *string `json:"currency"`
+
+	Keys []string `json:"keys,omitempty"` // pre-approved
 }
 
 func termsOf(c document.Consent, now time.Time) (terms, error) {
@@ -151,7 +165,9 @@ func termsOf(c document.Consent, now time.Time) (terms, error) {
 		return terms{}, api.Refusef(api.OfferEnded, "This schedule never fires again.")
 	}
 	zone := timetable.ZoneFingerprint(s.Zone(), first)
-	t := terms{Dial: int16(c.Dial), RunLimitMS: c.Limits.RuntimeS * 1000, MaxEffects: c.Limits.Effects, Silence: c.WhenMoreIsNeeded,
+	t := terms{Dial: int16(c.Dial), RunLimitMS: c.Limits.RuntimeS * 1000, MaxEffects: c.Limits.Effects, MaxSteps: c.Limits.Steps, MaxRepeats: c.Limits.Repeats,
+		MaxSpend: c.Limits.Spend, Currency: hexCurrency(c.Limits.Currency), EffectsDay: c.Limits.EffectsDay, EffectsMonth: c.Limits.EffectsMonth,
+		SpendDay: c.Limits.SpendDay, SpendMonth: c.Limits.SpendMonth, MemberSpendDay: c.MemberSpendDay, MemberSpendMonth: c.MemberSpendMonth, Silence: c.WhenMoreIsNeeded,
 		WindowMS: c.DecisionWindowS * 1000, NotBefore: c.NotBefore.Time(), ExpiresAt: c.Expires.Time(),
 		FirstAt: first, Zone: hexOf(zone[:])}
 	for _, g := range c.Grants {
@@ -162,12 +178,22 @@ func termsOf(c document.Consent, now time.Time) (terms, error) {
 
 func grantOf(g document.ConsentGrant) grantLine {
 	guard, action, resource := nameDigest(g.Guard), actionDigest(g.Action), resourceDigest(g.Resource)
-	line := grantLine{Guard: hexOf(guard[:]), Action: hexOf(action[:]), Resource: hexOf(resource[:]), Risk: int16(g.Risk), MaxAmount: g.MaxAmount}
-	if d := currencyDigest(g.Currency); d != nil {
-		text := hexOf(d[:])
-		line.Currency = &text
+	line := grantLine{Guard: hexOf(guard[:]), Action: hexOf(action[:]), Resource: hexOf(resource[:]), Risk: int16(g.Risk), MaxAmount: g.MaxAmount,
+		Currency: hexCurrency(g.Currency)}
+	for _, key := range g.PreApproved {
+		d := canonical.Digest(canonical.DomainApproved, key)
+		line.Keys = append(line.Keys, hexOf(d[:]))
 	}
 	return line
+}
+
+func hexCurrency(currency string) *string {
+	d := currencyDigest(currency)
+	if d == nil {
+		return nil
+	}
+	text := hexOf(d[:])
+	return &text
 }
 
 // GiveConsent records a member's yes to the offer whose digest it carries (A1).
@@ -259,6 +285,26 @@ func (a *Authority) CutOff(ctx context.Context, c Call, envelope capability.Toke
 	}
 	epoch := api.Epoch{Task: reference}
 	err = a.call(ctx, "cut_off", m.regardless(), `SELECT verdict, coalesce(epoch, 0) FROM nw.cut_off($1, $2, $3, $4, $5, $6, $7)`, m.args(task), nil, &epoch.ActivationEpoch)
+	return epoch, err
+}
+
+// Withdraw takes a pre-approved key out of a task's consent (B5). Operators only.
+func (a *Authority) Withdraw(ctx context.Context, c Call, envelope capability.Token, r api.WithdrawRequest) (api.Epoch, error) {
+	m, task, err := a.about(ctx, c, envelope, r.Task)
+	if err == nil && !m.Operator() {
+		err = api.Refuse(api.Forbidden)
+	}
+	if err != nil {
+		return api.Epoch{}, err
+	}
+	text, err := canonical.Canonicalize(r.Key)
+	if err != nil {
+		return api.Epoch{}, api.Refusef(api.InvalidRequest, "key must be the pre-approved object, as the consent shows it.")
+	}
+	guard, action, resource, key := nameDigest(r.Guard), actionDigest(r.Action), resourceDigest(r.Resource), canonical.Digest(canonical.DomainApproved, text)
+	epoch := api.Epoch{Task: r.Task}
+	err = a.call(ctx, "withdraw", m.regardless(), `SELECT verdict, coalesce(epoch, 0) FROM nw.withdraw($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+		m.args(task, guard[:], action[:], resource[:], key[:]), nil, &epoch.ActivationEpoch)
 	return epoch, err
 }
 

@@ -68,10 +68,11 @@ func (a *Authority) runs(ctx context.Context, member [32]byte, task []byte, befo
 	var last int64
 	page.Items, err = list(ctx, a, func(row pgx.CollectableRow) (r api.Run, err error) {
 		var ref, of []byte
-		err = row.Scan(&last, &ref, &of, &r.NominalAt, &r.State, &r.Fence, &r.EndedAt, &r.Committed, &r.NotApplied, &r.Ambiguous)
-		r.Run, r.Task = encode(ref), encode(of)
+		var currency *string
+		err = row.Scan(&last, &ref, &of, &r.NominalAt, &r.State, &r.Fence, &r.EndedAt, &r.Committed, &r.NotApplied, &r.Ambiguous, &r.Steps, &r.Spent, &currency)
+		r.Run, r.Task, r.Currency = encode(ref), encode(of), deref(currency)
 		return r, err
-	}, `SELECT id, ref, task, nominal_at, state, fence, ended_at, committed, not_applied, ambiguous FROM nw.show_runs($1, $2, $3, $4)`, member[:], task, before, limit)
+	}, `SELECT id, ref, task, nominal_at, state, fence, ended_at, committed, not_applied, ambiguous, steps, spent, currency FROM nw.show_runs($1, $2, $3, $4)`, member[:], task, before, limit)
 	if len(page.Items) == limit {
 		page.Next = encode([]byte(strconv.FormatInt(last, 10)))
 	}
@@ -99,15 +100,20 @@ func openCursor(cursor string) (before *int64, ok bool) {
 func (a *Authority) ambiguous(ctx context.Context, member [32]byte) ([]api.AmbiguousEffect, error) {
 	return list(ctx, a, func(row pgx.CollectableRow) (e api.AmbiguousEffect, err error) {
 		var effect, run, task, guard, action, resource, consent []byte
-		var finding, late *string
-		if err = row.Scan(&effect, &run, &task, &guard, &action, &resource, &e.AdmittedAt, &finding, &late, &consent); err != nil {
+		var finding, late, answered *string
+		var status *int16
+		var sent []byte
+		if err = row.Scan(&effect, &run, &task, &guard, &action, &resource, &e.AdmittedAt, &finding, &late, &consent, &e.SentAt, &answered, &status, &sent); err != nil {
 			return e, err
 		}
 		e.Effect, e.Run, e.Task = encode(effect), encode(run), encode(task)
 		e.Guard, e.Action, e.Resource = namesOf(consent, action, resource)
-		e.Finding, e.Late = deref(finding), deref(late)
+		e.Finding, e.Late, e.Answered, e.Sent = deref(finding), deref(late), deref(answered), sent
+		if status != nil {
+			e.Status = int(*status)
+		}
 		return e, nil
-	}, `SELECT effect, run, task, guard_body, action, resource, admitted_at, finding, late, consent_body FROM nw.show_ambiguous($1)`, member[:])
+	}, `SELECT effect, run, task, guard_body, action, resource, admitted_at, finding, late, consent_body, sent_at, answered, status, arguments FROM nw.show_ambiguous($1)`, member[:])
 }
 
 func deref(s *string) string {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/authority/attestation"
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
+	"github.com/nightwarrant/nightwarrant/authority/catalogue"
 	"github.com/nightwarrant/nightwarrant/authority/document"
 )
 
@@ -20,6 +21,7 @@ type entry struct {
 	revision int64
 	active   bool
 	doc      document.Document
+	actions  map[string]catalogue.Action // of a guard, by name
 }
 
 // snapshot is a copy of the registry. It is used to find which registered
@@ -77,6 +79,11 @@ func (s *snapshot) add(e entry, body, queue []byte) (err error) {
 	s.byName[nameDigest(h.Name)] = h.Name
 	s.entries[key{h.Kind, h.Name, e.revision}] = e
 	switch d := e.doc.(type) {
+	case *document.Guard:
+		if e.actions, err = d.Actions(); err != nil {
+			return fmt.Errorf("a registered guard's actions do not hold: %w", err)
+		}
+		s.entries[key{h.Kind, h.Name, e.revision}] = e
 	case *document.AttestationProfile:
 		if e.active {
 			s.profiles = append(s.profiles, profile{e.id, profileOf(d)})
@@ -131,11 +138,11 @@ func currencyDigest(currency string) *[32]byte {
 	return &d
 }
 
-// guardAt returns the active guard whose URI that is.
-func (s *snapshot) guardAt(uri string) (*document.Guard, bool) {
+// actionsAt returns what the active guard of that URI can do.
+func (s *snapshot) actionsAt(uri string) (map[string]catalogue.Action, bool) {
 	for k, e := range s.entries {
 		if g, ok := e.doc.(*document.Guard); ok && k.kind == document.KindGuard && e.active && g.URI == uri {
-			return g, true
+			return e.actions, true
 		}
 	}
 	return nil, false

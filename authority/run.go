@@ -47,14 +47,16 @@ func (a *Authority) Renew(ctx context.Context, c Call, token capability.Token, r
 	if err != nil {
 		return api.TokenResponse{}, err
 	}
-	if r.EffectsLeft != nil && (*r.EffectsLeft < 0 || *r.EffectsLeft > 1<<31-1) {
-		return api.TokenResponse{}, api.Refusef(api.InvalidRequest, "effects_left must be a number of effects that are still needed.")
+	for _, left := range []*int64{r.EffectsLeft, r.StepsLeft, r.SpendLeft} {
+		if left != nil && (*left < 0 || *left > 1<<31-1) {
+			return api.TokenResponse{}, api.Refusef(api.InvalidRequest, "What is left must be what the run still needs: whole and not negative.")
+		}
 	}
 	if err := a.refuseEarly(); err != nil {
 		return api.TokenResponse{}, err
 	}
 	h := a.header("", "", p.key)
-	row, err := a.renew(ctx, claims, run, p, h.Digest(), r.EffectsLeft)
+	row, err := a.renew(ctx, claims, run, p, h.Digest(), r)
 	if err != nil {
 		return api.TokenResponse{}, err
 	}
@@ -98,10 +100,23 @@ func (a *Authority) runCapability(h capability.Header, row claimRow) (api.TokenR
 // wrapUp is how little time is left when a worker is told to come to an end.
 const wrapUp = 10 * time.Second
 
+// view adds the hint, which rises as a ceiling comes near (B7).
+func (l leftRow) view(remainingMS int64) api.Left {
+	out := api.Left{Effects: l.effects, Steps: l.steps, Spend: l.spend, Used: int(l.used), WrapUp: api.WrapUpNo}
+	switch {
+	case l.effects == 0, l.steps == 0, l.used >= 100:
+		out.WrapUp = api.WrapUpStop
+	case l.used >= 90, l.effects == 1, remainingMS < wrapUp.Milliseconds():
+		out.WrapUp = api.WrapUpNow
+	case l.used >= 75:
+		out.WrapUp = api.WrapUpSoon
+	}
+	return out
+}
+
 func (r claimRow) state() *api.RunState {
 	s := &api.RunState{Fence: r.fence, DeadlineUnixMS: r.deadline.UnixMilli(), LeaseMS: r.leaseMS, RemainingMS: r.remainingMS,
-		ReadinessEpoch: r.readiness, ActivationEpoch: r.activation, EffectsLeft: r.effectsLeft,
-		WrapUp: r.effectsLeft <= 1 || r.remainingMS < wrapUp.Milliseconds()}
+		ReadinessEpoch: r.readiness, ActivationEpoch: r.activation, Left: r.left.view(r.remainingMS)}
 	for _, e := range r.effects {
 		s.Effects = append(s.Effects, api.EffectLine{Effect: reencode(e.Ref), KeySHA256: reencode(e.Key), Digest: reencode(e.Digest), State: e.State})
 	}
@@ -131,5 +146,5 @@ func (a *Authority) SettleRun(ctx context.Context, c Call, token capability.Toke
 		return api.Receipt{}, err
 	}
 	return api.Receipt{Run: encode(row.run), State: row.state, Fence: row.fence, Committed: row.committed, NotApplied: row.notApplied,
-		Ambiguous: row.ambiguous, AuditSHA256: encode(row.audit)}, nil
+		Ambiguous: row.ambiguous, Steps: row.steps, Spent: row.spent, Currency: deref(row.currency), AuditSHA256: encode(row.audit)}, nil
 }

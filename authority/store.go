@@ -139,9 +139,19 @@ type claimRow struct {
 	fence, activation, readiness, incarnation int64
 	deadline                                  time.Time
 	leaseMS, remainingMS                      int64
-	effectsLeft                               int64
+	left                                      leftRow
 	effects                                   []effectRow
 }
+
+// leftRow is nw.left_over.
+type leftRow struct {
+	effects, steps, spend int64
+	used                  int16
+}
+
+const leftColumns = `coalesce(effects_left, 0), coalesce(steps_left, 0), coalesce(spend_left, 0), coalesce(used, 0)`
+
+func (l *leftRow) dest() []any { return []any{&l.effects, &l.steps, &l.spend, &l.used} }
 
 type effectRow struct {
 	Ref    string `json:"ref"` // hex, like the others
@@ -151,11 +161,11 @@ type effectRow struct {
 }
 
 const claimColumns = `verdict, coalesce(wait_ms, 0), run_ref, task_ref, client, coalesce(fence, 0), coalesce(deadline, 'epoch'), coalesce(activation_epoch, 0), coalesce(readiness_epoch, 0),
-	coalesce(incarnation, 0), coalesce(lease_left_ms, 0), coalesce(remaining_ms, 0), coalesce(effects_left, 0), coalesce(effects, '[]')`
+	coalesce(incarnation, 0), coalesce(lease_left_ms, 0), coalesce(remaining_ms, 0), coalesce(effects, '[]'), ` + leftColumns
 
 func (r *claimRow) dest() []any {
-	return []any{&r.run, &r.task, &r.client, &r.fence, &r.deadline, &r.activation, &r.readiness, &r.incarnation, &r.leaseMS, &r.remainingMS, &r.effectsLeft,
-		(*effectRows)(&r.effects)}
+	return append([]any{&r.run, &r.task, &r.client, &r.fence, &r.deadline, &r.activation, &r.readiness, &r.incarnation, &r.leaseMS, &r.remainingMS,
+		(*effectRows)(&r.effects)}, r.left.dest()...)
 }
 
 // effectRows scans a JSON column.
@@ -198,9 +208,9 @@ func optional(d *[32]byte) []byte {
 	return d[:]
 }
 
-func (a *Authority) renew(ctx context.Context, c *capability.RunClaims, run []byte, p spent, capability [32]byte, effectsLeft *int64) (r claimRow, err error) {
-	err = a.call(ctx, "renew", p, `SELECT `+claimColumns+` FROM nw.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
-		[]any{run, c.Fence, c.ActivationEpoch, c.Incarnation, p.key[:], p.nonceAt, p.digest[:], capability[:], a.Lease.Milliseconds(), effectsLeft}, &r.wait, r.dest()...)
+func (a *Authority) renew(ctx context.Context, c *capability.RunClaims, run []byte, p spent, capability [32]byte, q api.RenewRequest) (r claimRow, err error) {
+	err = a.call(ctx, "renew", p, `SELECT `+claimColumns+` FROM nw.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
+		[]any{run, c.Fence, c.ActivationEpoch, c.Incarnation, p.key[:], p.nonceAt, p.digest[:], capability[:], a.Lease.Milliseconds(), q.EffectsLeft, q.StepsLeft, q.SpendLeft}, &r.wait, r.dest()...)
 	return r, err
 }
 
@@ -213,8 +223,9 @@ type mintArgs struct {
 	risk                                 int16
 	repeatOf                             []byte
 	capability                           [32]byte
-	decision                             [16]byte // reference of the card, if one is opened
-	arguments                            []byte   // that its owner would see
+	decision                             [16]byte  // reference of the card, if one is opened
+	arguments                            []byte    // that its owner would see
+	approved                             *[32]byte // digest of the effect's key, if its action has one
 }
 
 type mintRow struct {
@@ -226,15 +237,17 @@ type mintRow struct {
 	task, client []byte
 	deadline     time.Time
 	ttlMS        int64
+	ceiling      *string // of limit_reached and loop_detected
+	left         leftRow
 }
 
 func (a *Authority) mint(ctx context.Context, c *capability.RunClaims, run []byte, p spent, m mintArgs) (r mintRow, err error) {
-	err = a.call(ctx, "mint", p, `SELECT verdict, coalesce(wait_ms, 0), decision, effect_ref, coalesce(effect_state, ''), effect_digest, task_ref, client, coalesce(deadline, 'epoch'), coalesce(ttl_left_ms, 0)
-		FROM nw.mint($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)`,
+	err = a.call(ctx, "mint", p, `SELECT verdict, coalesce(wait_ms, 0), decision, effect_ref, coalesce(effect_state, ''), effect_digest, task_ref, client, coalesce(deadline, 'epoch'), coalesce(ttl_left_ms, 0), ceiling, `+leftColumns+`
+		FROM nw.mint($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)`,
 		[]any{run, c.Fence, c.ActivationEpoch, c.ReadinessEpoch, c.Incarnation, p.key[:], p.nonceAt, p.digest[:],
 			m.ref[:], m.key[:], m.guard[:], m.action[:], m.resource[:], m.amount, optional(m.currency), m.risk, m.digest[:], m.repeatOf,
-			m.capability[:], effectLifetime.Milliseconds(), m.decision[:], m.arguments},
-		&r.wait, &r.decision, &r.effect, &r.state, &r.digest, &r.task, &r.client, &r.deadline, &r.ttlMS)
+			m.capability[:], effectLifetime.Milliseconds(), m.decision[:], m.arguments, optional(m.approved)},
+		&r.wait, append([]any{&r.decision, &r.effect, &r.state, &r.digest, &r.task, &r.client, &r.deadline, &r.ttlMS, &r.ceiling}, r.left.dest()...)...)
 	return r, err
 }
 
@@ -276,9 +289,21 @@ const outcomeColumns = `verdict, coalesce(wait_ms, 0), effect_ref, coalesce(effe
 
 func (r *outcomeRow) dest() []any { return []any{&r.effect, &r.state, &r.digest, &r.late} }
 
-func (a *Authority) settleEffect(ctx context.Context, g component, p spent, effect, attempt []byte, outcome string) (r outcomeRow, err error) {
-	err = a.call(ctx, "settle_effect", p.regardless(), `SELECT `+outcomeColumns+` FROM nw.settle_effect($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-		[]any{g.name[:], g.instance[:], g.boot, p.key[:], p.nonceAt, p.digest[:], effect, attempt, outcome}, &r.wait, r.dest()...)
+// settlement is an outcome with what it cost and what is known of it.
+type settlement struct {
+	effect, attempt []byte
+	outcome         string
+	spent           *int64
+	answered        *string // with what follows: evidence
+	status          *int16
+	sentAt          *time.Time
+	digest          []byte // of the effect that the arguments are of
+	arguments       []byte
+}
+
+func (a *Authority) settleEffect(ctx context.Context, g component, p spent, s settlement) (r outcomeRow, err error) {
+	err = a.call(ctx, "settle_effect", p.regardless(), `SELECT `+outcomeColumns+` FROM nw.settle_effect($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
+		[]any{g.name[:], g.instance[:], g.boot, p.key[:], p.nonceAt, p.digest[:], s.effect, s.attempt, s.outcome, s.spent, s.answered, s.status, s.sentAt, s.digest, s.arguments}, &r.wait, r.dest()...)
 	return r, err
 }
 
@@ -314,15 +339,17 @@ type settledRow struct {
 	state                            string
 	fence                            int64
 	committed, notApplied, ambiguous int64
+	steps, spent                     int64
+	currency                         *string
 	audit                            []byte
 }
 
 func (a *Authority) settleRun(ctx context.Context, c *capability.RunClaims, run []byte, p spent, succeeded bool) (r settledRow, err error) {
 	capability := c.Header.Digest()
-	err = a.call(ctx, "settle_run", p.regardless(), `SELECT verdict, coalesce(wait_ms, 0), run_ref, coalesce(state, ''), coalesce(fence, 0), coalesce(committed, 0), coalesce(not_applied, 0), coalesce(ambiguous, 0), audit_digest
+	err = a.call(ctx, "settle_run", p.regardless(), `SELECT verdict, coalesce(wait_ms, 0), run_ref, coalesce(state, ''), coalesce(fence, 0), coalesce(committed, 0), coalesce(not_applied, 0), coalesce(ambiguous, 0), coalesce(steps, 0), coalesce(spent, 0), currency, audit_digest
 		FROM nw.settle_run($1, $2, $3, $4, $5, $6, $7)`,
 		[]any{run, c.Fence, p.key[:], p.nonceAt, p.digest[:], capability[:], succeeded},
-		&r.wait, &r.run, &r.state, &r.fence, &r.committed, &r.notApplied, &r.ambiguous, &r.audit)
+		&r.wait, &r.run, &r.state, &r.fence, &r.committed, &r.notApplied, &r.ambiguous, &r.steps, &r.spent, &r.currency, &r.audit)
 	return r, err
 }
 
@@ -342,11 +369,12 @@ func (a *Authority) spendComponent(ctx context.Context, g component, p spent) er
 type reportRow struct {
 	api.Report
 	family, reason   string
+	catalogue        []byte
 	models, datasets [][]byte
 }
 
 func (a *Authority) reportComponent(ctx context.Context, g component, p spent, r reportRow) error {
-	return a.call(ctx, "report", p.regardless(), `SELECT verdict FROM nw.report_component($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`,
+	return a.call(ctx, "report", p.regardless(), `SELECT verdict FROM nw.report_component($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`,
 		[]any{g.name[:], g.kind, g.instance[:], g.boot, p.key[:], p.nonceAt, p.digest[:], r.family, r.Sequence, r.Healthy, r.reason, r.AgeMS,
-			r.Protocol, r.models, r.datasets, r.MaxFence, r.MaxAdmission}, nil)
+			r.Protocol, r.catalogue, r.models, r.datasets, r.MaxFence, r.MaxAdmission}, nil)
 }

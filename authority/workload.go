@@ -168,10 +168,13 @@ func (a *Authority) Report(ctx context.Context, c Call, token capability.Token, 
 		return err
 	}
 	row := reportRow{family: document.FamilyCode(family), Report: r, reason: givenReason(r)}
-	var ok, ok2 bool
+	ok, ok2, ok3 := true, true, true
 	row.models, ok = digestsOf(r.Models)
 	row.datasets, ok2 = digestsOf(r.Datasets)
-	if !ok || !ok2 || r.Protocol < 0 || r.Protocol > math.MaxInt16 || len(family) > maxFamily {
+	if r.Catalogue != "" {
+		row.catalogue, ok3 = decode(r.Catalogue, 32)
+	}
+	if !ok || !ok2 || !ok3 || r.Protocol < 0 || r.Protocol > math.MaxInt16 || len(family) > maxFamily {
 		return a.misreported(ctx, p)
 	}
 	return a.reportComponent(ctx, who, p, row)

@@ -50,7 +50,7 @@ func columns(t *testing.T, pool *pgxpool.Pool) []column {
 // fits lists the types that a class may have. Text is for closed vocabularies only.
 var fits = map[string][]string{
 	"reference": {"bytea"}, "digest": {"bytea", "bytea[]"}, "public_key": {"bytea"}, "document": {"bytea"}, "state": {"text"}, "flag": {"boolean"},
-	"number": {"bigint", "integer", "smallint", "smallint[]"}, "time": {"timestamp with time zone"},
+	"number": {"bigint", "integer", "smallint", "smallint[]"}, "time": {"timestamp with time zone", "date"},
 }
 
 // A8: every column has a class, and no column outside the document table can hold text from outside.

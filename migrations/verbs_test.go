@@ -26,16 +26,16 @@ var possible = map[string]string{
 	"report_replica": "readiness report", "report_component": "readiness report", "store_health": "a probe for reports", "register_keys": "comes before the first start",
 	// Less is always possible.
 	"audit_health": "a probe for reports", "board": "reading", "require": "adds to what is required, and closes",
-	"gate_close": "close", "gate_release": "ends a hold and opens nothing", "gate_standby": "opens nothing", "revoke": "revoke", "cut_off": "revoke", "retire": "revoke", "decline": "deny", "deny": "deny", "record_finding": "finding",
+	"gate_close": "close", "gate_release": "ends a hold and opens nothing", "gate_standby": "opens nothing", "revoke": "revoke", "cut_off": "revoke", "withdraw": "revoke", "retire": "revoke", "decline": "deny", "deny": "deny", "record_finding": "finding",
 	// A close must not make finished work ambiguous (P16).
 	"settle_effect": "settle effect", "unsettled": "unsettled", "settle_run": "settle run", "effect_for_holder": "status",
 	// Time passes while closed.
-	"reapable": "reaper", "reap": "reaper", "expire_effects": "reaper", "expire_consents": "reaper", "expire_decisions": "reaper",
-	"take_notices": "telling owners, who must be able to say no", "notice_delivered": "telling owners", "notice_refused": "telling owners",
+	"reapable": "reaper", "reap": "reaper", "expire_effects": "reaper", "expire_consents": "reaper", "expire_decisions": "reaper", "release_reservations": "reaper",
+	"take_notices": "telling owners, who must be able to say no", "notice_delivered": "telling owners", "notice_refused": "telling owners", "retry_notices": "telling owners",
 	"raise_floors": "reaper: a floor only refuses more", "drain": "reaper: changes nothing", "recycle": "reaper: drops what is refused by the floor",
 	// Reading, and the record of it.
 	"present": "reading", "show_offers": "reading", "show_tasks": "reading", "show_runs": "reading", "show_decisions": "reading", "show_ambiguous": "reading", "task_reference": "reading", "entries": "reading",
-	"identity": "reading", "decision": "reading", "due": "reading", "zones": "reading", "queues": "reading", "notices_health": "reading", "note_refusal": "audit", "count_refusals": "audit",
+	"identity": "reading", "decision": "reading", "due": "reading", "zones": "reading", "queues": "reading", "notices_health": "reading", "show_notices": "reading", "note_refusal": "audit", "count_refusals": "audit",
 }
 
 // settling has no lock in common with a close either.

@@ -74,7 +74,7 @@ func (c *cluster) registerGuard() {
 	c.t.Helper()
 	c.exec(`INSERT INTO nw.documents (digest, kind, body) VALUES (sha256('p'), 'attestation_profile', '{}'), (sha256('g'), 'guard', '{}')`)
 	c.exec(`INSERT INTO nw.registry (kind, name, revision, document) VALUES ('attestation_profile', sha256('p'), 1, sha256('p')), ('guard', sha256('g'), 1, sha256('g'))`)
-	c.exec(`INSERT INTO nw.components (id, profile_id, uri) SELECT g.id, p.id, sha256('u') FROM nw.registry g, nw.registry p WHERE g.kind = 'guard' AND p.kind = 'attestation_profile'`)
+	c.exec(`INSERT INTO nw.components (id, profile_id, uri, catalogue) SELECT g.id, p.id, sha256('u'), sha256('catalogue') FROM nw.registry g, nw.registry p WHERE g.kind = 'guard' AND p.kind = 'attestation_profile'`)
 	require.NoError(c.t, c.owner.QueryRow(context.Background(), `INSERT INTO nw.instances (kind, component_id, instance, jkt) SELECT 'component', id, sha256('i'), sha256('k') FROM nw.components RETURNING id`).Scan(&c.guard))
 }
 
@@ -92,7 +92,7 @@ func (c *cluster) sayAs(family, reason string, sequence int64) (verdict string) 
 		reason = readiness.Good
 	}
 	if family == "guards" {
-		require.NoError(c.t, c.owner.QueryRow(context.Background(), `SELECT nw.record_report($1, 1, 'guards', $2, $3, $4, 0, 1::smallint)`, c.guard, sequence, good, reason).Scan(&verdict))
+		require.NoError(c.t, c.owner.QueryRow(context.Background(), `SELECT nw.record_report($1, 1, 'guards', $2, $3, $4, 0, 1::smallint, sha256('catalogue'))`, c.guard, sequence, good, reason).Scan(&verdict))
 		return verdict
 	}
 	kind, pool := "authority", c.authority

@@ -23,7 +23,7 @@ func (c *cluster) ready() {
 func (c *cluster) sayGuard(protocol int, models, datasets string) (verdict string) {
 	c.t.Helper()
 	c.sequence++
-	require.NoError(c.t, c.owner.QueryRow(context.Background(), `SELECT nw.record_report($1, 1, 'guards', $2, true, 'good', 0, $3::smallint, $4::text::bytea[], $5::text::bytea[])`,
+	require.NoError(c.t, c.owner.QueryRow(context.Background(), `SELECT nw.record_report($1, 1, 'guards', $2, true, 'good', 0, $3::smallint, sha256('catalogue'), $4::text::bytea[], $5::text::bytea[])`,
 		c.guard, c.sequence, protocol, models, datasets).Scan(&verdict))
 	return verdict
 }
@@ -91,7 +91,7 @@ func TestAMinimumOfInstances(t *testing.T) {
 	assert.Equal(t, []any{false, "guards", "absent"}, []any{d.Open, d.Family, d.Reason})
 
 	c.exec(`INSERT INTO nw.instances (kind, component_id, instance, jkt) SELECT 'component', id, sha256('second'), sha256('k2') FROM nw.components`)
-	c.exec(`SELECT nw.record_report(id, 1, 'guards', 1, true, 'good', 0, 1::smallint) FROM nw.instances WHERE instance = sha256('second')`)
+	c.exec(`SELECT nw.record_report(id, 1, 'guards', 1, true, 'good', 0, 1::smallint, sha256('catalogue')) FROM nw.instances WHERE instance = sha256('second')`)
 	c.ready()
 	d = c.evaluate()
 	assert.Equal(t, []any{false, "store"}, []any{d.Open, d.Family})

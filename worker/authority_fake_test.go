@@ -426,6 +426,8 @@ func (w *world) tryClaim(rw http.ResponseWriter, r *http.Request, form url.Value
 	return nil
 }
 
+var hint = map[bool]string{false: api.WrapUpNo, true: api.WrapUpSoon}
+
 func (w *world) runToken(run *fakeRun, now time.Time) api.TokenResponse {
 	run.capability = reference()
 	if run.leaseUntil.After(run.deadline) {
@@ -438,7 +440,7 @@ func (w *world) runToken(run *fakeRun, now time.Time) api.TokenResponse {
 	require.NoError(w.t, err)
 	return api.TokenResponse{AccessToken: token.Reveal(), TokenType: "DPoP", ExpiresIn: expires - now.Unix(), Run: &api.RunState{
 		Fence: run.fence, LeaseMS: (run.leaseUntil.Sub(now) + time.Millisecond - 1).Milliseconds(), RemainingMS: run.deadline.Sub(now).Milliseconds(),
-		ReadinessEpoch: run.epoch, ActivationEpoch: run.activation, EffectsLeft: run.effectsLeft, WrapUp: run.wrapUp,
+		ReadinessEpoch: run.epoch, ActivationEpoch: run.activation, Left: api.Left{Effects: run.effectsLeft, WrapUp: hint[run.wrapUp]},
 	}}
 }
 

@@ -207,7 +207,7 @@ func (r *Run) exchange(ctx context.Context, c *change, token capability.Token) (
 	if a.Effect == "" || a.AccessToken == "" || a.TokenType != "DPoP" {
 		return permit{}, errMalformed
 	}
-	r.note(c, a.Effect)
+	r.note(c, a.Effect, a.Left)
 	r.worker.guard(r.identity, c.guard).SetNonce(a.GuardNonce)
 	return permit{effect: a.Effect, token: capability.Token(a.AccessToken)}, nil
 }
@@ -218,11 +218,11 @@ func (r *Run) effect(c *change) string {
 	return r.hold.effects[c.keyDigest]
 }
 
-func (r *Run) note(c *change, effect string) {
+func (r *Run) note(c *change, effect string, left *api.Left) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.hold.effects[c.keyDigest] == "" && r.hold.effectsLeft > 0 {
-		r.hold.effectsLeft--
+	if left != nil {
+		r.hold.left = *left
 	}
 	r.hold.effects[c.keyDigest] = effect
 }

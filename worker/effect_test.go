@@ -41,7 +41,7 @@ func TestDoCommits(t *testing.T) {
 			assert.Equal(t, api.Committed, result.Outcome)
 			assert.Len(t, result.Effect, 22)
 			assert.JSONEq(t, `{"entry":1}`, string(result.Result))
-			assert.EqualValues(t, 9, run.EffectsLeft())
+			assert.EqualValues(t, 9, run.Budget().Effects)
 		})
 		assert.Equal(t, 1, r.effects["one"].applied)
 		assert.Equal(t, "succeeded", r.state)

@@ -69,7 +69,8 @@ func (w *world) tryMint(rw http.ResponseWriter, r *http.Request, form url.Values
 		Binding: w.binding(run, e.expires.Unix()), EffectRef: e.ref, Details: []capability.Detail{capability.DetailOf(effect)}})
 	require.NoError(w.t, err)
 	rw.Header().Set(api.HeaderNonce, w.fresh(w.issuer))
-	writeJSON(rw, api.TokenResponse{AccessToken: token.Reveal(), TokenType: "DPoP", ExpiresIn: 60, Effect: e.ref, GuardNonce: w.fresh(w.guardURI)})
+	writeJSON(rw, api.TokenResponse{AccessToken: token.Reveal(), TokenType: "DPoP", ExpiresIn: 60, Effect: e.ref, GuardNonce: w.fresh(w.guardURI),
+		Left: &api.Left{Effects: run.effectsLeft, WrapUp: hint[run.wrapUp]}})
 	return nil
 }
 

@@ -102,7 +102,7 @@ func TestAnEffectThatWasNotAdmittedIsMintedAnew(t *testing.T) {
 				r := b.does(t, func(ctx context.Context, run *Run) {
 					_, err := run.Do(ctx, b.effect("one"))
 					assert.NoError(t, err)
-					assert.EqualValues(t, 9, run.EffectsLeft(), "it counts once")
+					assert.EqualValues(t, 9, run.Budget().Effects, "it counts once")
 				})
 				assert.Equal(t, 3, b.count(vGuard))
 				assert.Equal(t, 3, b.count(vMint))

@@ -32,14 +32,13 @@ type Run struct {
 
 // hold is what the authority said last.
 type hold struct {
-	token       func() capability.Token // fmt would print a field that it may not call methods on
-	epoch       int64                   // of readiness
-	leaseEnd    time.Time               // on the worker's clock, as are the others
-	renewAt     time.Time
-	deadline    time.Time
-	effectsLeft int64
-	wrapUp      bool
-	effects     map[string]string // digest of the effect key → the effect's reference
+	token    func() capability.Token // fmt would print a field that it may not call methods on
+	epoch    int64                   // of readiness
+	leaseEnd time.Time               // on the worker's clock, as are the others
+	renewAt  time.Time
+	deadline time.Time
+	left     api.Left
+	effects  map[string]string // digest of the effect key → the effect's reference
 }
 
 func (w *Worker) newRun(id *identity, reference string, sent time.Time, a api.TokenResponse, log *slog.Logger) (*Run, error) {
@@ -75,7 +74,7 @@ func (r *Run) take(sent time.Time, a api.TokenResponse) error {
 	if s.LeaseMS >= s.RemainingMS {
 		h.leaseEnd, h.renewAt = h.deadline, h.deadline // no renewal can add to it
 	}
-	h.effectsLeft, h.wrapUp = s.EffectsLeft, s.WrapUp
+	h.left = s.Left
 	for _, e := range s.Effects {
 		h.effects[e.KeySHA256] = e.Effect
 	}
@@ -94,11 +93,14 @@ func (r *Run) Fence() int64 { return r.fence }
 // Left is the time to the authority deadline, as the worker counts it. Nothing extends it.
 func (r *Run) Left() time.Duration { return r.read().deadline.Sub(r.worker.config.Now()) }
 
-// EffectsLeft is how many more effects this run may have.
-func (r *Run) EffectsLeft() int64 { return r.read().effectsLeft }
+// Budget is what this run may still use, as the authority last told. It is a hint: each effect is decided when it is asked for.
+func (r *Run) Budget() api.Left { return r.read().left }
 
-// WrapUp tells that a ceiling or the deadline is near.
-func (r *Run) WrapUp() bool { return r.read().wrapUp }
+// WrapUp tells that a ceiling or the deadline is near: finish what is begun, and begin nothing new.
+func (r *Run) WrapUp() bool {
+	hint := r.Budget().WrapUp
+	return hint != "" && hint != api.WrapUpNo
+}
 
 // Format prints the reference, under every verb.
 func (r *Run) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "run "+r.reference) }

@@ -204,7 +204,7 @@ func TestWhatARunKnowsIsRenewed(t *testing.T) {
 			assert.False(t, run.WrapUp())
 			time.Sleep(11 * time.Second)
 			assert.True(t, run.WrapUp())
-			assert.EqualValues(t, 2, run.EffectsLeft())
+			assert.EqualValues(t, 2, run.Budget().Effects)
 			return nil
 		})
 	})

@@ -46,7 +46,7 @@ func TestARunFromClaimToReceipt(t *testing.T) {
 			called++
 			assert.Equal(t, "ack", b.nextTold(t), "acknowledged before the work begins")
 			assert.EqualValues(t, 1, run.Fence())
-			assert.EqualValues(t, 10, run.EffectsLeft())
+			assert.EqualValues(t, 10, run.Budget().Effects)
 			assert.False(t, run.WrapUp())
 			assert.Equal(t, time.Hour, run.Left())
 			deadline, ok := ctx.Deadline()

@@ -14,6 +14,7 @@ const (
 	PathDecisions = "/v1/decisions" // + /reference, and /approve or /deny with an Answer
 	PathRegistry  = "/v1/registry"
 	PathRetire    = "/v1/registry/retire"
+	PathWithdraw  = "/v1/consents/withdraw"
 )
 
 // Offer is what a member may say yes to, exactly.
@@ -63,6 +64,9 @@ type Run struct {
 	Committed  int64      `json:"committed"`
 	NotApplied int64      `json:"not_applied"`
 	Ambiguous  int64      `json:"ambiguous"`
+	Steps      int64      `json:"steps"`
+	Spent      int64      `json:"spent"` // minor units
+	Currency   string     `json:"currency,omitempty"`
 }
 
 // Page is a list with the opaque cursor of what follows.
@@ -82,6 +86,11 @@ type AmbiguousEffect struct {
 	AdmittedAt time.Time `json:"admitted_at"`
 	Finding    string    `json:"finding,omitempty"`
 	Late       string    `json:"late_evidence,omitempty"`
+
+	SentAt   *time.Time      `json:"sent_at,omitempty"`  // by the guard's clock
+	Answered string          `json:"answered,omitempty"` // an Answered word; none: the guard has told nothing
+	Status   int             `json:"status,omitempty"`   // HTTP status that answered
+	Sent     json.RawMessage `json:"sent,omitempty"`     // the exact arguments, written by the workload
 }
 
 // OwnerDecision is one card: a task asks its owner about one exact effect, once.
@@ -131,6 +140,15 @@ type RetireRequest struct {
 	Kind     string `json:"kind"`
 	Name     string `json:"name"`
 	Revision int64  `json:"revision"`
+}
+
+// WithdrawRequest takes a pre-approved key out of a task's consent.
+type WithdrawRequest struct {
+	Task     string          `json:"task"`
+	Guard    string          `json:"guard"` // name
+	Action   string          `json:"action"`
+	Resource string          `json:"resource"`
+	Key      json.RawMessage `json:"key"`
 }
 
 // Retirement tells how many tasks lost authority.

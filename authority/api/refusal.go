@@ -235,6 +235,7 @@ func (c Code) row() refusal {
 type Refusal struct {
 	Code       Code
 	Sentence   string // replaces the code's sentence; never holds text from outside
+	Ceiling    string // of limit_reached and loop_detected: which one; a word of the database
 	Decision   string // of approval_required: the reference of the owner's decision that it waits for
 	RetryAfter time.Duration
 }
@@ -278,6 +279,7 @@ type Problem struct {
 	Retry            Retry  `json:"retry"`
 	RetryAfterMS     int64  `json:"retry_after_ms,omitempty"`
 	Decision         string `json:"decision,omitempty"` // of approval_required
+	Ceiling          string `json:"ceiling,omitempty"`  // of limit_reached and loop_detected
 }
 
 // Problem renders a refusal with the given HTTP status.
@@ -285,6 +287,6 @@ func (r *Refusal) Problem(status int) Problem {
 	return Problem{
 		Type: "about:blank", Title: http.StatusText(status), Status: status,
 		Error: r.Code.OAuthError(), ErrorDescription: r.Text(), Code: r.Code,
-		Retry: r.Code.Retry(), RetryAfterMS: r.Wait().Milliseconds(), Decision: r.Decision,
+		Retry: r.Code.Retry(), RetryAfterMS: r.Wait().Milliseconds(), Decision: r.Decision, Ceiling: r.Ceiling,
 	}
 }

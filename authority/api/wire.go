@@ -45,6 +45,7 @@ type TokenResponse struct {
 	GuardNonce      string         `json:"guard_nonce,omitempty"` // mint: a first nonce for that guard
 	Boot            int64          `json:"boot,omitempty"`        // component
 	Outcome         *EffectOutcome `json:"outcome,omitempty"`     // mint of a settled key: no token, its outcome
+	Left            *Left          `json:"left,omitempty"`        // mint
 }
 
 // RunState is what the holder of a run knows about it.
@@ -55,10 +56,27 @@ type RunState struct {
 	RemainingMS     int64        `json:"remaining_ms"` // to the authority deadline
 	ReadinessEpoch  int64        `json:"readiness_epoch"`
 	ActivationEpoch int64        `json:"activation_epoch"`
-	EffectsLeft     int64        `json:"effects_left"`
-	WrapUp          bool         `json:"wrap_up"` // a ceiling or the deadline is near
+	Left            Left         `json:"left"`
 	Effects         []EffectLine `json:"effects,omitempty"`
 }
+
+// Left is what a run may still use, with the windows of its task and its
+// member. It is a hint: each mint decides.
+type Left struct {
+	Effects int64  `json:"effects"`
+	Steps   int64  `json:"steps"`
+	Spend   int64  `json:"spend"`        // minor units of the consent's currency
+	Used    int    `json:"used_percent"` // of the ceiling that is nearest, the deadline included
+	WrapUp  string `json:"wrap_up"`      // no, soon, now or stop: it rises as a ceiling comes near
+}
+
+// How much a run should hurry to come to an end.
+const (
+	WrapUpNo   = "no"
+	WrapUpSoon = "soon" // three quarters of a ceiling are used
+	WrapUpNow  = "now"  // nine tenths, or one effect is left
+	WrapUpStop = "stop" // nothing is left
+)
 
 // EffectLine is one effect of a run, as its holder sees it.
 type EffectLine struct {
@@ -84,6 +102,8 @@ type Detail struct {
 // RenewRequest may only lower what is left of a run.
 type RenewRequest struct {
 	EffectsLeft *int64 `json:"effects_left,omitempty"`
+	StepsLeft   *int64 `json:"steps_left,omitempty"`
+	SpendLeft   *int64 `json:"spend_left,omitempty"`
 }
 
 // AdmitRequest is what a guard sends before it applies an effect. Capability
@@ -128,7 +148,11 @@ type SettleEffectRequest struct {
 // Evidence is what a guard knows about an effect that nobody can prove: what it
 // sent, when, and what answered. Its owner sees it.
 type Evidence struct {
-	Parameters json.RawMessage `json:"parameters,omitempty"`   // canonical, as sent; their digest is the effect's
+	Action     string          `json:"action,omitempty"` // with what follows: the effect, as the guard spelled it
+	Resource   string          `json:"resource,omitempty"`
+	Amount     int64           `json:"amount,omitempty"`
+	Currency   string          `json:"currency,omitempty"`
+	Parameters json.RawMessage `json:"parameters,omitempty"`   // canonical, as sent; absent: only what follows is known
 	SentUnixMS int64           `json:"sent_unix_ms,omitempty"` // by the guard's clock; 0: nothing is known to have been sent
 	Answered   string          `json:"answered"`               // one of the Answered words
 	Status     int             `json:"status,omitempty"`       // HTTP status, when answered is status
@@ -181,6 +205,9 @@ type Receipt struct {
 	Committed   int64  `json:"committed"`
 	NotApplied  int64  `json:"not_applied"`
 	Ambiguous   int64  `json:"ambiguous"`
+	Steps       int64  `json:"steps"`
+	Spent       int64  `json:"spent"` // minor units
+	Currency    string `json:"currency,omitempty"`
 	AuditSHA256 string `json:"audit_sha256"` // of the audit row that ended it
 }
 

@@ -70,7 +70,7 @@ func newGuard(c *config.Guard, pool *pgxpool.Pool, log *slog.Logger) (*guards.Gu
 		return nil, config.Wrong("tables", "cannot be used: %s", err)
 	}
 	g, err := guards.New(guards.Config{URI: c.URI, Name: c.Name, Issuer: c.Authority, Assertion: assertionFrom(c.AssertionFile),
-		Ledger: l, Operations: l.Operations(), Logger: log})
+		Ledger: l, Operations: l.Operations(), Catalogue: l.Catalogue(), Logger: log})
 	if err != nil {
 		return nil, &config.Error{Sentence: err.Error()}
 	}

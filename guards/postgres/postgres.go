@@ -43,16 +43,18 @@ type Table struct {
 
 // Config says what the guard may do. Nothing that is not listed can be reached.
 type Config struct {
-	Pool       *pgxpool.Pool        // of the guard's role; see [Open]
-	Tables     map[string]Table     // by name; empty means no row actions
-	Operations map[string]Operation // by action; the names of the catalogue are taken
-	Logger     *slog.Logger         // optional
+	Pool       *pgxpool.Pool         // of the guard's role; see [Open]
+	Tables     map[string]Table      // by name; empty means no row actions
+	Operations map[string]Operation  // by action; the names of the catalogue are taken
+	Registered []catalogue.Operation // of those, as the Guard document lists them
+	Logger     *slog.Logger          // optional
 }
 
 // Ledger implements guards.Ledger. It is safe for concurrent use.
 type Ledger struct {
 	store      store
 	operations map[string]Operation
+	catalogue  [32]byte
 	log        *slog.Logger
 	slots      chan struct{} // of operations under way
 }
@@ -81,9 +83,22 @@ func New(c Config) (*Ledger, error) {
 		}
 	}
 	maps.Copy(operations, c.Operations)
+	actions := catalogue.Actions(catalogue.Postgres)
+	for _, o := range c.Registered {
+		a, err := catalogue.Compile(catalogue.Postgres, o)
+		if err != nil {
+			return nil, err
+		}
+		actions = append(actions, a)
+	}
 	slots := max(1, int(c.Pool.Config().MaxConns)-reserved)
-	return &Ledger{store: store{c.Pool}, operations: operations, log: c.Logger, slots: make(chan struct{}, slots)}, nil
+	return &Ledger{store: store{c.Pool}, operations: operations, catalogue: catalogue.DigestOf(actions...), log: c.Logger, slots: make(chan struct{}, slots)}, nil
 }
+
+// Catalogue is the digest of what this guard is registered with, for
+// guards.Config: of the compiled-in actions, whether its tables allow them or
+// not, and of the owner's own.
+func (l *Ledger) Catalogue() [32]byte { return l.catalogue }
 
 // Operations are the actions of this ledger, for guards.Config.
 func (l *Ledger) Operations() map[string]guards.Operation {

@@ -6,6 +6,7 @@ package authoritytest
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -25,6 +26,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/attestation"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
+	"github.com/nightwarrant/nightwarrant/authority/catalogue"
 	"github.com/nightwarrant/nightwarrant/internal/fsck"
 	"github.com/nightwarrant/nightwarrant/internal/jwks"
 	"github.com/nightwarrant/nightwarrant/internal/jwks/jwkstest"
@@ -153,11 +155,18 @@ func (h *House) allGood() {
 	h.Exec(`INSERT INTO nw.instances (kind, instance) VALUES ('authority', sha256('by hand')) ON CONFLICT DO NOTHING`)
 	h.Exec(`INSERT INTO nw.instances (kind, component_id, instance, jkt) SELECT 'component', id, sha256('by hand'), sha256('by hand') FROM nw.registry
 		WHERE kind = 'guard' AND state = 'active' ON CONFLICT DO NOTHING`)
-	h.Exec(`INSERT INTO nw.readiness_reports AS r (instance_id, family, boot, sequence, healthy, reason, began_at, expires_at, changed_at, protocol)
-		SELECT i.id, f.family, i.boot, 1, true, 'good', t, t + interval '1 hour', t, CASE f.family WHEN 'guards' THEN 1 END
+	h.Exec(`INSERT INTO nw.readiness_reports AS r (instance_id, family, boot, sequence, healthy, reason, began_at, expires_at, changed_at, protocol, catalogue)
+		SELECT i.id, f.family, i.boot, 1, true, 'good', t, t + interval '1 hour', t, CASE f.family WHEN 'guards' THEN 1 END, k.catalogue
 		  FROM clock_timestamp() t, nw.instances i JOIN (SELECT unnest(nw.always()) AS family, 'authority' AS kind UNION ALL SELECT 'guards', 'component') f ON f.kind = i.kind
+		  LEFT JOIN nw.components k ON k.id = i.component_id
 		 WHERE i.instance = sha256('by hand')
 		ON CONFLICT (instance_id, family) DO UPDATE SET sequence = r.sequence + 1, began_at = EXCLUDED.began_at, expires_at = EXCLUDED.expires_at`)
+}
+
+// Catalogue is what a postgres guard reports that it can do.
+func Catalogue() string {
+	d := catalogue.DigestOf(catalogue.Actions(catalogue.Postgres)...)
+	return base64.RawURLEncoding.EncodeToString(d[:])
 }
 
 // Close closes the gate as a bad report does.

@@ -25,13 +25,14 @@ var filling = []struct {
 	{`INSERT INTO nw.task_revisions (task_id, revision, document, role_id, policy_id) SELECT t.id, 1, sha256('task'), role, policy FROM nw.tasks t, part WHERE owner = member`, 0},
 	{`INSERT INTO nw.offers (ref, task_id, task_revision, member, digest, state, expires_at)
 	   SELECT uuid_send(gen_random_uuid()), t.id, 1, member, sha256('consent'), 'accepted', now() + interval '7 days' FROM nw.tasks t, part WHERE owner = member`, 0},
-	{`INSERT INTO nw.consents (ref, offer_id, task_id, task_revision, member, client_id, role_id, policy_id, digest, dial, run_limit_ms, max_effects, silence, window_ms, not_before, expires_at)
-	   SELECT uuid_send(gen_random_uuid()), o.id, o.task_id, 1, o.member, client, role, policy, o.digest, 1, 3600000, 5, 'stop', 3600000, now(), o.expires_at FROM nw.offers o JOIN part USING (member)`, 0},
+	{`INSERT INTO nw.consents (ref, offer_id, task_id, task_revision, member, client_id, role_id, policy_id, digest, dial, run_limit_ms, max_effects, max_steps, max_repeats, max_spend,
+	   effects_day, effects_month, spend_day, spend_month, member_spend_day, member_spend_month, silence, window_ms, not_before, expires_at)
+	   SELECT uuid_send(gen_random_uuid()), o.id, o.task_id, 1, o.member, client, role, policy, o.digest, 1, 3600000, 5, 100, 3, 0, 0, 0, 0, 0, 0, 0, 'stop', 3600000, now(), o.expires_at FROM nw.offers o JOIN part USING (member)`, 0},
 	{`INSERT INTO nw.consent_grants (consent_id, role_id, guard_id, action, resource, risk)
 	   SELECT c.id, c.role_id, a.guard_id, a.action, sha256('resource'), 1 FROM nw.consents c JOIN part USING (member) JOIN nw.role_actions a ON a.role_id = part.role`, 0},
 	{`INSERT INTO nw.lanes (task_id, task_revision, consent_id) SELECT c.task_id, 1, c.id FROM nw.consents c JOIN part USING (member)`, 0},
-	{`INSERT INTO nw.runs (ref, task_id, consent_id, role_id, nominal_at, activation_epoch, deadline, effects_left)
-	   SELECT uuid_send(gen_random_uuid()), c.task_id, c.id, c.role_id, now(), 1, now() + interval '1 hour', 5 FROM nw.consents c JOIN part USING (member)`, 0},
+	{`INSERT INTO nw.runs (ref, task_id, consent_id, role_id, nominal_at, activation_epoch, deadline, effects_left, steps_left, spend_left)
+	   SELECT uuid_send(gen_random_uuid()), c.task_id, c.id, c.role_id, now(), 1, now() + interval '1 hour', 5, 100, 0 FROM nw.consents c JOIN part USING (member)`, 0},
 	{`INSERT INTO nw.slots (task_id, nominal_at, outcome, run_id, zone)
 	   SELECT r.task_id, r.nominal_at, 'run', r.id, sha256('zone') FROM nw.runs r JOIN nw.tasks t ON t.id = r.task_id JOIN part ON owner = member`, 0},
 }

@@ -70,12 +70,25 @@ var invariants = []invariant{
 	{"every effect was granted by its run's consent", `SELECT e.id FROM nw.effects e JOIN nw.runs r ON r.id = e.run_id LEFT JOIN nw.consent_grants g
 		ON g.consent_id = r.consent_id AND g.guard_id = e.guard_id AND g.action = e.action AND g.resource = e.resource AND e.amount <= g.max_amount WHERE g.consent_id IS NULL`},
 	{"every admitted effect is at or below the dial, or its owner has decided on it", `SELECT e.id FROM nw.effects e JOIN nw.runs r ON r.id = e.run_id JOIN nw.consents c ON c.id = r.consent_id
-		WHERE e.risk > c.dial AND e.attempt IS NOT NULL AND NOT EXISTS (SELECT FROM nw.decisions d WHERE d.effect_id = e.id AND d.state = 'used' AND d.digest = e.digest)`},
+		WHERE e.risk > c.dial AND e.attempt IS NOT NULL AND NOT EXISTS (SELECT FROM nw.decisions d WHERE d.effect_id = e.id AND d.state = 'used' AND d.digest = e.digest)
+		AND NOT EXISTS (SELECT FROM nw.audit a JOIN nw.consent_keys k ON k.consent_id = r.consent_id AND k.guard_id = e.guard_id AND k.action = e.action AND k.resource = e.resource
+		    AND encode(k.key, 'hex') = convert_from(a.body, 'UTF8')::json->'more'->>'approved' WHERE a.effect_id = e.id AND a.verb = 'mint' AND a.verdict = 'ok')`},
+	{"what a run has left is what it was given less what it used", `SELECT r.id FROM nw.runs r JOIN nw.consents c ON c.id = r.consent_id
+		WHERE r.spend_left > c.max_spend - (SELECT coalesce(sum(coalesce(e.spent, e.amount)), 0) FROM nw.effects e WHERE e.run_id = r.id AND e.reserved_on IS NOT NULL)
+		   OR r.effects_left > c.max_effects - (SELECT count(*) FROM nw.effects e WHERE e.run_id = r.id AND e.reserved_on IS NOT NULL)`},
+	{"only an overrun costs more than was reserved, and only what was reserved costs", `SELECT id FROM nw.effects WHERE spent > 0 AND amount = 0 OR state = 'not_applied' AND spent <> 0
+		OR state = 'ambiguous' AND spent < amount`},
+	{"a task's ledger of effects is the number that it asked for in its month", ledger("k.ref", "''::bytea", "1")},
+	{"a task's ledger of money is what it spent or reserved in its month", ledger("k.ref", "c.currency", "coalesce(e.spent, e.amount)")},
+	{"a member's ledger of money is what all its tasks spent or reserved in its month", ledger("c.member", "c.currency", "coalesce(e.spent, e.amount)")},
+	{"no effect is asked for in a run more often than was agreed", `SELECT e.run_id FROM nw.effects e JOIN nw.runs r ON r.id = e.run_id JOIN nw.consents c ON c.id = r.consent_id
+		GROUP BY e.run_id, e.digest, c.max_repeats HAVING count(*) > c.max_repeats`},
+	{"evidence is about an ambiguous effect", `SELECT v.effect_id FROM nw.evidence v JOIN nw.effects e ON e.id = v.effect_id WHERE e.state <> 'ambiguous'`},
 	{"a card is open exactly while its run waits", `SELECT r.id FROM nw.runs r WHERE (r.state = 'waiting') <> EXISTS (SELECT FROM nw.decisions d WHERE d.run_id = r.id AND d.state = 'pending')`},
 	{"a run has at most three cards", `SELECT run_id FROM nw.decisions GROUP BY run_id HAVING count(*) > 3`},
 	{"a decision is its task's owner's, about an effect of its run", `SELECT d.id FROM nw.decisions d JOIN nw.tasks k ON k.id = d.task_id JOIN nw.effects e ON e.id = d.effect_id
 		WHERE d.member <> k.owner OR d.run_id <> e.run_id OR d.task_id <> e.task_id OR d.digest <> e.digest`},
-	{"every decision has its arguments", `SELECT d.id FROM nw.decisions d WHERE NOT EXISTS (SELECT FROM nw.arguments a WHERE a.decision_id = d.id)`},
+	{"every decision has its arguments", `SELECT d.id FROM nw.decisions d WHERE NOT EXISTS (SELECT FROM nw.arguments a WHERE a.effect_id = d.effect_id)`},
 	{"every card is audited", `SELECT d.id FROM nw.decisions d WHERE NOT EXISTS (SELECT FROM nw.audit a WHERE a.effect_id = d.effect_id AND a.verb = 'ask' AND a.verdict = 'ok')
 		OR d.state IN ('approved', 'denied', 'used') AND NOT EXISTS (SELECT FROM nw.audit a WHERE a.effect_id = d.effect_id AND a.verb = 'decide' AND a.verdict = 'ok')`},
 	{"a run that was told no did not succeed", `SELECT r.id FROM nw.runs r JOIN nw.decisions d ON d.run_id = r.id WHERE r.state = 'succeeded' AND d.state = 'denied'`},
@@ -118,6 +131,16 @@ var invariants = []invariant{
 	{"every audit row is what its digest names", `SELECT id FROM nw.audit WHERE digest <> sha256(body)`},
 	{"an audit row's columns are what its body says", `SELECT id FROM nw.audit WHERE (convert_from(body, 'UTF8')::json->>'verb') <> verb OR (convert_from(body, 'UTF8')::json->>'verdict') <> verdict
 		OR (convert_from(body, 'UTF8')::json->>'run')::bigint IS DISTINCT FROM run_id OR (convert_from(body, 'UTF8')::json->>'effect')::bigint IS DISTINCT FROM effect_id`},
+}
+
+// ledger: the month and the day of each ledger of a kind of holder and unit are the sums over their effects.
+func ledger(holder, unit, of string) string {
+	sum := func(when string) string {
+		return fmt.Sprintf(`coalesce((SELECT sum(%s) FROM nw.effects e JOIN nw.runs r ON r.id = e.run_id JOIN nw.consents c ON c.id = r.consent_id JOIN nw.tasks k ON k.id = e.task_id
+			WHERE %s = x.holder AND %s = x.unit AND %s), 0)`, of, holder, unit, when)
+	}
+	return fmt.Sprintf(`SELECT 1 FROM nw.ledgers x WHERE EXISTS (SELECT FROM nw.consents c JOIN nw.tasks k ON k.id = c.task_id WHERE %s = x.holder AND %s = x.unit)
+		AND (x.monthly <> %s OR x.today <> %s)`, holder, unit, sum("date_trunc('month', e.reserved_on)::date = x.month"), sum("e.reserved_on = x.day"))
 }
 
 // audited: each row x of a table, where the condition holds, has at least one good audit row of a verb.

@@ -156,7 +156,7 @@ func TestMintRefused(t *testing.T) {
 		"an action that was not granted": {api.NotGranted, func(d *api.Detail) {
 			d.Actions, d.Parameters = []string{"row.read"}, json.RawMessage(`{"table":"entries","key":{"id":1}}`)
 		}},
-		"an amount that was not granted": {api.NotGranted, func(d *api.Detail) { d.Amount, d.Currency = 5, "EUR" }},
+		"an amount that was not granted": {api.InvalidAuthorizationDetails, func(d *api.Detail) { d.Amount, d.Currency = 5, "EUR" }},
 		"a negative amount":              {api.InvalidAuthorizationDetails, func(d *api.Detail) { d.Amount, d.Currency = -5, "EUR" }},
 		"an amount without currency":     {api.InvalidAuthorizationDetails, func(d *api.Detail) { d.Amount = 5 }},
 		"two actions":                    {api.InvalidAuthorizationDetails, func(d *api.Detail) { d.Actions = []string{"row.append", "row.append"} }},

@@ -18,7 +18,7 @@ func TestOneRun(t *testing.T) {
 	task := h.Consent(h.Task("close-the-day"))
 	w := h.Claim(h.Plan(task))
 	assert.EqualValues(t, 1, w.State.Fence)
-	assert.EqualValues(t, 5, w.State.EffectsLeft)
+	assert.EqualValues(t, 5, w.State.Left.Effects)
 
 	minted := w.Minted("book", "rent")
 	g := h.Guard()

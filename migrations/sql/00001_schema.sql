@@ -57,14 +57,14 @@ CREATE DOMAIN nw.verdict AS text CHECK (VALUE IN (
   'invalid_client', 'assertion_bound', 'invalid_envelope', 'unknown_member', 'invalid_target', 'invalid_grant', 'invalid_authorization_details', 'unsupported_grant_type',
   'payload_too_large', 'unsupported_media_type', 'method_not_allowed', 'too_many_requests', 'unavailable', 'outcome_unknown', 'internal',
   'unknown_run', 'run_ended', 'held', 'lease_lost', 'fence_stale', 'deadline_passed', 'authority_changed', 'readiness_changed', 'consent_ended',
-  'lane_uncertain', 'effects_in_flight', 'not_granted', 'approval_unavailable', 'approval_required', 'approval_denied', 'decision_changed', 'decision_ended', 'limit_reached', 'effect_ambiguous', 'effect_in_flight', 'effect_key_conflict',
-  'effect_repeated', 'effect_lapsed', 'effect_mismatch', 'effect_already_admitted', 'effect_settled', 'attempt_mismatch', 'wrong_guard', 'too_late',
+  'lane_uncertain', 'effects_in_flight', 'not_granted', 'approval_unavailable', 'approval_required', 'approval_denied', 'decision_changed', 'decision_ended', 'limit_reached', 'loop_detected', 'effect_ambiguous', 'effect_in_flight', 'effect_key_conflict',
+  'effect_repeated', 'effect_lapsed', 'effect_mismatch', 'effect_already_admitted', 'effect_settled', 'attempt_mismatch', 'wrong_guard', 'too_late', 'credential_unavailable',
   'boot_superseded', 'report_stale', 'unknown_family', 'invalid_document', 'revision_immutable', 'revision_stale', 'offer_changed', 'offer_ended', 'retired'));
 
 -- Everything that can be audited.
 CREATE DOMAIN nw.verb AS text CHECK (VALUE IN (
   'register_keys', 'apply', 'retire', 'offer', 'consent', 'decline', 'revoke', 'cut_off', 'plan', 'publish', 'claim', 'renew', 'mint', 'admit', 'settle_effect',
-  'late_evidence', 'expire_effect', 'expire_consent', 'ask', 'decide', 'notice', 'finding', 'settle_run', 'end_run', 'requeue', 'component', 'report', 'open', 'close', 'hold', 'release', 'requirement', 'standby',
+  'late_evidence', 'evidence', 'withdraw', 'expire_effect', 'expire_consent', 'ask', 'decide', 'notice', 'finding', 'settle_run', 'end_run', 'requeue', 'component', 'report', 'open', 'close', 'hold', 'release', 'requirement', 'standby',
   'incarnation', 'refusals', 'present'));
 
 -- Families of A17 that this version builds, those that are to come (nobody may report them yet: no stand-in is ever healthy), and an
@@ -123,10 +123,12 @@ CREATE TABLE nw.components (
   id          bigint PRIMARY KEY REFERENCES nw.registry,
   profile_id  bigint NOT NULL REFERENCES nw.registry,
   uri         bytea CHECK (octet_length(uri) = 32),
+  catalogue   bytea CHECK (octet_length(catalogue) = 32), -- of all that a guard can do
   provable    boolean NOT NULL DEFAULT false,
-  max_call_ms integer NOT NULL DEFAULT 60000 CHECK (max_call_ms BETWEEN 1 AND 600000));
+  max_call_ms integer NOT NULL DEFAULT 60000 CHECK (max_call_ms BETWEEN 1 AND 600000),
+  CHECK ((uri IS NULL) = (catalogue IS NULL)));
 CREATE UNIQUE INDEX components_uri ON nw.components (uri);
-SELECT nw.classify('components', 'id number, profile_id number, uri digest, provable flag, max_call_ms number');
+SELECT nw.classify('components', 'id number, profile_id number, uri digest, catalogue digest, provable flag, max_call_ms number');
 
 -- The families of their own that reporters and products may report.
 CREATE TABLE nw.component_families (
@@ -203,18 +205,30 @@ CREATE TABLE nw.consents (
   dial          smallint NOT NULL CHECK (dial BETWEEN 0 AND 3),
   run_limit_ms  bigint NOT NULL CHECK (run_limit_ms BETWEEN 1000 AND 604800000),
   max_effects   integer NOT NULL CHECK (max_effects BETWEEN 0 AND 100000),
+  max_steps     integer NOT NULL CHECK (max_steps BETWEEN 1 AND 1000000),
+  max_repeats   smallint NOT NULL CHECK (max_repeats BETWEEN 1 AND 100), -- of one effect in one run, under whatever keys
+  max_spend     bigint NOT NULL CHECK (max_spend BETWEEN 0 AND 1000000000000), -- minor units of currency
+  currency      bytea CHECK (octet_length(currency) = 32),
+  effects_day   bigint NOT NULL CHECK (effects_day >= 0), -- in calendar days and months of UTC; 0 is no such bound
+  effects_month bigint NOT NULL CHECK (effects_month >= 0),
+  spend_day     bigint NOT NULL CHECK (spend_day >= 0),
+  spend_month   bigint NOT NULL CHECK (spend_month >= 0),
+  member_spend_day   bigint NOT NULL CHECK (member_spend_day >= 0), -- of all the member's tasks
+  member_spend_month bigint NOT NULL CHECK (member_spend_month >= 0),
   silence       text NOT NULL CHECK (silence IN ('wait', 'stop')), -- when the owner does not answer: wait until the deadline, or stop after the window
   window_ms     bigint NOT NULL CHECK (window_ms BETWEEN 60000 AND 604800000),
   not_before    timestamptz NOT NULL,
   expires_at    timestamptz NOT NULL CHECK (expires_at > not_before),
   state         text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'superseded', 'revoked', 'expired')),
   given_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+  CHECK (max_spend = 0 OR currency IS NOT NULL),
   FOREIGN KEY (task_id, task_revision) REFERENCES nw.task_revisions);
 CREATE UNIQUE INDEX consents_one_active ON nw.consents (task_id) WHERE state = 'active';
 CREATE INDEX consents_member ON nw.consents (member, id);
 CREATE INDEX consents_over ON nw.consents (expires_at) WHERE state = 'active';
 SELECT nw.classify('consents', 'id number, ref reference, offer_id number, task_id number, task_revision number, member reference, client_id number, role_id number,
-  policy_id number, digest digest, dial number, run_limit_ms number, max_effects number, silence state, window_ms number, not_before time, expires_at time, state state,
+  policy_id number, digest digest, dial number, run_limit_ms number, max_effects number, max_steps number, max_repeats number, max_spend number, currency digest, effects_day number, effects_month number,
+  spend_day number, spend_month number, member_spend_day number, member_spend_month number, silence state, window_ms number, not_before time, expires_at time, state state,
   given_at time');
 
 CREATE TABLE nw.consent_grants (
@@ -229,6 +243,30 @@ CREATE TABLE nw.consent_grants (
   PRIMARY KEY (consent_id, guard_id, action, resource),
   FOREIGN KEY (role_id, guard_id, action) REFERENCES nw.role_actions);
 SELECT nw.classify('consent_grants', 'consent_id number, role_id number, guard_id number, action digest, resource digest, risk number, max_amount number, currency digest');
+
+-- Keys that the member has approved in advance (B5). An operator can only withdraw one.
+CREATE TABLE nw.consent_keys (
+  consent_id   bigint NOT NULL,
+  guard_id     bigint NOT NULL,
+  action       bytea NOT NULL,
+  resource     bytea NOT NULL,
+  key          bytea NOT NULL CHECK (octet_length(key) = 32),
+  withdrawn_at timestamptz,
+  PRIMARY KEY (consent_id, guard_id, action, resource, key),
+  FOREIGN KEY (consent_id, guard_id, action, resource) REFERENCES nw.consent_grants);
+SELECT nw.classify('consent_keys', 'consent_id number, guard_id number, action digest, resource digest, key digest, withdrawn_at time');
+
+-- What was used in the current day and month (UTC), with what is reserved: a task's effects (holder is the task, unit is nothing), a task's money
+-- and a member's money (unit is the currency). A model call is in two of them (B9).
+CREATE TABLE nw.ledgers (
+  holder bytea NOT NULL CHECK (octet_length(holder) IN (16, 32)),
+  unit   bytea NOT NULL CHECK (octet_length(unit) IN (0, 32)),
+  day    date NOT NULL DEFAULT '-infinity',
+  today  bigint NOT NULL DEFAULT 0 CHECK (today >= 0),
+  month  date NOT NULL DEFAULT '-infinity',
+  monthly bigint NOT NULL DEFAULT 0 CHECK (monthly >= 0),
+  PRIMARY KEY (holder, unit)) WITH (fillfactor = 50);
+SELECT nw.classify('ledgers', 'holder reference, unit digest, day time, today number, month time, monthly number');
 
 -- Lanes, schedules, slots, runs -----------------------------------------------------------------------------------
 
@@ -260,6 +298,8 @@ CREATE TABLE nw.runs (
   activation_epoch bigint NOT NULL,
   deadline         timestamptz NOT NULL,
   effects_left     integer NOT NULL CHECK (effects_left >= 0),
+  steps_left       integer NOT NULL CHECK (steps_left >= 0),
+  spend_left       bigint NOT NULL, -- below zero after an overrun, which stops the next one
   state            text NOT NULL DEFAULT 'queued' CHECK (state IN
                    ('queued', 'claimed', 'waiting', 'ending', 'succeeded', 'failed', 'stopped_by_limit', 'expired', 'revoked', 'ambiguous')),
   ending           text CHECK (ending IN ('lease_lost', 'failed', 'stopped_by_limit', 'expired', 'revoked', 'ambiguous')),
@@ -284,7 +324,7 @@ CREATE UNIQUE INDEX runs_one_live ON nw.runs (task_id) WHERE live;
 CREATE INDEX runs_deadline ON nw.runs (deadline) WHERE live;
 CREATE INDEX runs_task ON nw.runs (task_id, id);
 SELECT nw.classify('runs', 'id number, ref reference, task_id number, consent_id number, role_id number, nominal_at time, activation_epoch number, deadline time,
-  effects_left number, state state, ending state, shortfall state, fence number, readiness_epoch number, holder digest, capability digest, lease_until time,
+  effects_left number, steps_left number, spend_left number, state state, ending state, shortfall state, fence number, readiness_epoch number, holder digest, capability digest, lease_until time,
   lease_ms number, inflight number, created_at time, ended_at time, live flag');
 
 -- Unique (task, nominal time) decides, leadership never.
@@ -328,7 +368,9 @@ CREATE TABLE nw.effects (
   guard_id         bigint NOT NULL REFERENCES nw.components,
   action           bytea NOT NULL CHECK (octet_length(action) = 32),
   resource         bytea NOT NULL CHECK (octet_length(resource) = 32),
-  amount           bigint NOT NULL DEFAULT 0 CHECK (amount >= 0),
+  amount           bigint NOT NULL DEFAULT 0 CHECK (amount >= 0), -- that is reserved
+  spent            bigint CHECK (spent >= 0),                     -- that was charged
+  reserved_on      date,                                          -- the day in whose ledgers it stands
   risk             smallint NOT NULL CHECK (risk BETWEEN 1 AND 3),
   repeat_of        bigint REFERENCES nw.effects,
   state            text NOT NULL DEFAULT 'minted' CHECK (state IN ('asked', 'minted', 'lapsed', 'admitted', 'committed', 'not_applied', 'ambiguous')),
@@ -348,12 +390,15 @@ CREATE TABLE nw.effects (
   CHECK ((state IN ('asked', 'minted', 'lapsed')) = (attempt IS NULL)),
   CHECK ((attempt IS NULL) = (admission IS NULL)),
   CHECK ((attempt IS NULL) = (settle_until IS NULL)),
-  CHECK ((state IN ('committed', 'not_applied', 'ambiguous')) = (settled_at IS NOT NULL))) WITH (fillfactor = 70);
+  CHECK ((state IN ('committed', 'not_applied', 'ambiguous')) = (settled_at IS NOT NULL)),
+  CHECK ((spent IS NOT NULL) = (settled_at IS NOT NULL)),
+  CHECK (reserved_on IS NOT NULL OR state IN ('asked', 'lapsed'))) WITH (fillfactor = 70);
+CREATE INDEX effects_reserved ON nw.effects (id) WHERE state = 'lapsed' AND reserved_on IS NOT NULL;
 CREATE INDEX effects_admitted ON nw.effects (guard_id, id) WHERE state = 'admitted';
 CREATE INDEX effects_ambiguous ON nw.effects (task_id, digest) WHERE state = 'ambiguous';
-CREATE INDEX effects_committed ON nw.effects (run_id, digest) WHERE state = 'committed';
+CREATE INDEX effects_run ON nw.effects (run_id, digest);
 SELECT nw.classify('effects', 'id number, ref reference, run_id number, task_id number, key digest, digest digest, guard_id number, action digest, resource digest,
-  amount number, risk number, repeat_of number, state state, fence number, activation_epoch number, readiness_epoch number, holder digest, capability digest,
+  amount number, spent number, reserved_on time, risk number, repeat_of number, state state, fence number, activation_epoch number, readiness_epoch number, holder digest, capability digest,
   expires_at time, attempt reference, admission number, admitted_at time, apply_until time, settle_until time, settled_at time');
 
 -- An owner's decision about one exact effect of one run, with what it stands for (P21).
@@ -381,11 +426,22 @@ CREATE INDEX decisions_over ON nw.decisions (expires_at) WHERE state = 'pending'
 SELECT nw.classify('decisions', 'id number, ref reference, effect_id number, task_id number, run_id number, member reference, digest digest, activation_epoch number,
   policy_id number, requirement number, state state, asked_at time, expires_at time, decided_at time');
 
--- The other table that may hold text from outside: the exact arguments that an owner must see to decide.
+-- The other table that may hold text from outside: the exact arguments of an effect, where its owner must see them: to decide, or because nobody knows
+-- whether it happened.
 CREATE TABLE nw.arguments (
-  decision_id bigint PRIMARY KEY REFERENCES nw.decisions,
-  body        bytea NOT NULL CHECK (octet_length(body) BETWEEN 2 AND 65536));
-SELECT nw.classify('arguments', 'decision_id number, body document');
+  effect_id bigint PRIMARY KEY REFERENCES nw.effects,
+  body      bytea NOT NULL CHECK (octet_length(body) BETWEEN 2 AND 65536));
+SELECT nw.classify('arguments', 'effect_id number, body document');
+
+-- What the guard of an ambiguous effect knows about it: when it sent, and what answered. Beside it stand the arguments.
+CREATE TABLE nw.evidence (
+  effect_id bigint PRIMARY KEY REFERENCES nw.effects,
+  sent_at   timestamptz, -- by the guard's clock
+  answered  text NOT NULL CHECK (answered IN ('nothing', 'timeout', 'connection', 'status', 'malformed', 'unknown')),
+  status    smallint CHECK (status BETWEEN 100 AND 599),
+  at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+  CHECK ((answered = 'status') = (status IS NOT NULL)));
+SELECT nw.classify('evidence', 'effect_id number, sent_at time, answered state, status number, at time');
 
 -- What a person found out about an ambiguous effect: a new entry, never an edit, never a replay (A10).
 CREATE TABLE nw.findings (
@@ -506,13 +562,14 @@ CREATE TABLE nw.readiness_reports (
   expires_at  timestamptz NOT NULL,
   changed_at  timestamptz NOT NULL, -- since when it says what it says
   protocol    smallint,             -- of guards, like what they serve
+  catalogue   bytea CHECK (octet_length(catalogue) = 32),
   models      nw.digests NOT NULL DEFAULT '{}',
   datasets    nw.digests NOT NULL DEFAULT '{}',
   PRIMARY KEY (instance_id, family),
   CHECK (healthy = (reason = 'good')),
   CHECK ((family = 'guards') = (protocol IS NOT NULL))) WITH (fillfactor = 50);
 SELECT nw.classify('readiness_reports', 'instance_id number, family state, boot number, sequence number, healthy flag, reason state, began_at time, expires_at time,
-  changed_at time, protocol number, models digest, datasets digest');
+  changed_at time, protocol number, catalogue digest, models digest, datasets digest');
 
 -- Where this database is: which server, on which timeline. Another one is a new incarnation (P24), unless it is a standby that was known to
 -- have everything.

@@ -33,7 +33,7 @@ CREATE TRIGGER runs_new BEFORE INSERT ON nw.runs FOR EACH ROW
 CREATE TRIGGER runs_fixed BEFORE UPDATE ON nw.runs FOR EACH ROW
   WHEN (NEW.deadline <> OLD.deadline OR NEW.fence < OLD.fence OR NEW.ref <> OLD.ref OR NEW.task_id <> OLD.task_id OR NEW.consent_id <> OLD.consent_id
         OR NEW.role_id <> OLD.role_id OR NEW.nominal_at <> OLD.nominal_at OR NEW.activation_epoch <> OLD.activation_epoch
-        OR NEW.effects_left > OLD.effects_left OR NEW.readiness_epoch < OLD.readiness_epoch)
+        OR NEW.effects_left > OLD.effects_left OR NEW.steps_left > OLD.steps_left OR NEW.readiness_epoch < OLD.readiness_epoch)
   EXECUTE FUNCTION nw.refuse_change('what was admitted never changes');
 CREATE TRIGGER runs_terminal BEFORE UPDATE ON nw.runs FOR EACH ROW
   WHEN (OLD.state IN ('succeeded', 'failed', 'stopped_by_limit', 'expired', 'revoked', 'ambiguous'))
@@ -47,7 +47,7 @@ CREATE TRIGGER effects_new BEFORE INSERT ON nw.effects FOR EACH ROW
   WHEN (NEW.state NOT IN ('asked', 'minted')) EXECUTE FUNCTION nw.refuse_change('an effect begins asked or minted');
 CREATE TRIGGER effects_fixed BEFORE UPDATE ON nw.effects FOR EACH ROW
   WHEN (NEW.ref <> OLD.ref OR NEW.run_id <> OLD.run_id OR NEW.task_id <> OLD.task_id OR NEW.key <> OLD.key OR NEW.digest <> OLD.digest
-        OR NEW.guard_id <> OLD.guard_id OR NEW.fence < OLD.fence)
+        OR NEW.guard_id <> OLD.guard_id OR NEW.amount <> OLD.amount OR NEW.fence < OLD.fence)
   EXECUTE FUNCTION nw.refuse_change('an effect names one change for ever');
 CREATE TRIGGER effects_consumed BEFORE UPDATE ON nw.effects FOR EACH ROW
   WHEN (OLD.state = 'admitted' AND (NEW.state IN ('asked', 'minted', 'lapsed', 'admitted') OR NEW.attempt <> OLD.attempt OR NEW.admission <> OLD.admission
@@ -72,9 +72,20 @@ CREATE TRIGGER decisions_fixed BEFORE UPDATE ON nw.decisions FOR EACH ROW
 -- Consents and offers end once.
 CREATE TRIGGER consents_end BEFORE UPDATE ON nw.consents FOR EACH ROW
   WHEN (OLD.state <> 'active' OR NEW.digest <> OLD.digest OR NEW.expires_at <> OLD.expires_at OR NEW.member <> OLD.member OR NEW.task_id <> OLD.task_id
-        OR NEW.dial <> OLD.dial OR NEW.role_id <> OLD.role_id OR NEW.task_revision <> OLD.task_revision OR NEW.max_effects <> OLD.max_effects
+        OR NEW.dial <> OLD.dial OR NEW.role_id <> OLD.role_id OR NEW.task_revision <> OLD.task_revision OR NEW.max_effects <> OLD.max_effects OR NEW.max_steps <> OLD.max_steps OR NEW.max_repeats <> OLD.max_repeats OR NEW.max_spend <> OLD.max_spend
+        OR (NEW.effects_day, NEW.effects_month, NEW.spend_day, NEW.spend_month, NEW.member_spend_day, NEW.member_spend_month)
+           <> (OLD.effects_day, OLD.effects_month, OLD.spend_day, OLD.spend_month, OLD.member_spend_day, OLD.member_spend_month)
+        OR NEW.currency IS DISTINCT FROM OLD.currency
         OR NEW.silence <> OLD.silence OR NEW.window_ms <> OLD.window_ms)
   EXECUTE FUNCTION nw.refuse_change('a consent can only end');
+-- A key can only be withdrawn, and a ledger's time only goes on.
+CREATE TRIGGER consent_keys_end BEFORE UPDATE ON nw.consent_keys FOR EACH ROW
+  WHEN (OLD.withdrawn_at IS NOT NULL OR NEW.withdrawn_at IS NULL OR NEW.key <> OLD.key OR NEW.consent_id <> OLD.consent_id OR NEW.guard_id <> OLD.guard_id
+        OR NEW.action <> OLD.action OR NEW.resource <> OLD.resource)
+  EXECUTE FUNCTION nw.refuse_change('a key can only be withdrawn');
+CREATE TRIGGER ledgers_rise BEFORE UPDATE ON nw.ledgers FOR EACH ROW
+  WHEN (NEW.day < OLD.day OR NEW.month < OLD.month OR NEW.holder <> OLD.holder OR NEW.unit <> OLD.unit)
+  EXECUTE FUNCTION nw.refuse_change('the days of a ledger only rise');
 CREATE TRIGGER offers_end BEFORE UPDATE ON nw.offers FOR EACH ROW
   WHEN (OLD.state <> 'open' OR NEW.digest <> OLD.digest OR NEW.member <> OLD.member OR NEW.expires_at <> OLD.expires_at)
   EXECUTE FUNCTION nw.refuse_change('an offer is answered once');
@@ -88,12 +99,12 @@ DO $$
 DECLARE t text;
 BEGIN
   FOREACH t IN ARRAY ARRAY['documents', 'authority_identity', 'components', 'component_families', 'role_profiles', 'role_actions', 'role_queues', 'tasks', 'task_revisions',
-      'consent_grants', 'slots', 'arguments', 'findings', 'late_evidence', 'readiness_requirements', 'requirement_families', 'requirement_profiles', 'incarnations', 'standbys', 'readiness_log',
+      'consent_grants', 'slots', 'arguments', 'evidence', 'findings', 'late_evidence', 'readiness_requirements', 'requirement_families', 'requirement_profiles', 'incarnations', 'standbys', 'readiness_log',
       'audit'] LOOP
     EXECUTE format('CREATE TRIGGER %I BEFORE UPDATE ON nw.%I FOR EACH ROW EXECUTE FUNCTION nw.refuse_change(''rows are only inserted'')', t || '_fixed', t);
   END LOOP;
   FOREACH t IN ARRAY ARRAY['documents', 'authority_identity', 'registry', 'components', 'component_families', 'role_profiles', 'role_actions', 'role_queues', 'tasks', 'task_revisions',
-      'offers', 'consents', 'consent_grants', 'lanes', 'runs', 'slots', 'effects', 'decisions', 'arguments', 'findings', 'late_evidence', 'ring_floors', 'readiness_requirements', 'requirement_families', 'requirement_profiles', 'incarnations', 'standbys',
+      'offers', 'consents', 'consent_grants', 'consent_keys', 'ledgers', 'lanes', 'runs', 'slots', 'effects', 'decisions', 'arguments', 'evidence', 'findings', 'late_evidence', 'ring_floors', 'readiness_requirements', 'requirement_families', 'requirement_profiles', 'incarnations', 'standbys',
       'instances', 'readiness_decision', 'readiness_log', 'audit'] LOOP
     EXECUTE format('CREATE TRIGGER %I BEFORE DELETE ON nw.%I FOR EACH ROW EXECUTE FUNCTION nw.refuse_change(''rows are never deleted'')', t || '_kept', t);
     EXECUTE format('CREATE TRIGGER %I BEFORE TRUNCATE ON nw.%I FOR EACH STATEMENT EXECUTE FUNCTION nw.refuse_change(''rows are never deleted'')', t || '_whole', t);

@@ -113,6 +113,83 @@ END $$;
 -- hex renders a reference or digest in audit rows.
 CREATE FUNCTION nw.hex(b bytea) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT encode(b, 'hex') $$;
 
+-- currency_of reads the currency of a consent's limits for whoever is shown a cost.
+CREATE FUNCTION nw.currency_of(p_body bytea) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT convert_from(p_body, 'UTF8')::json->'limits'->>'currency' $$;
+
+-- used is what a ledger says of a day and of its month: an older day's number is nobody's any more.
+CREATE FUNCTION nw.used(x nw.ledgers, p_today date, OUT today bigint, OUT monthly bigint) LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN x.day = p_today THEN x.today ELSE 0 END, CASE WHEN x.month = date_trunc('month', p_today)::date THEN x.monthly ELSE 0 END $$;
+
+-- charge adds to a ledger, or takes back what was reserved on a day. The caller holds its lock, or takes it here as the last of its row locks.
+-- +goose StatementBegin
+CREATE FUNCTION nw.charge(p_holder bytea, p_unit bytea, p_on date, p_amount bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
+DECLARE m date := date_trunc('month', p_on)::date;
+BEGIN
+  UPDATE ledgers SET
+      today = CASE WHEN day = p_on THEN greatest(0, today + p_amount) WHEN day < p_on THEN greatest(0, p_amount) ELSE today END, day = greatest(day, p_on),
+      monthly = CASE WHEN month = m THEN greatest(0, monthly + p_amount) WHEN month < m THEN greatest(0, p_amount) ELSE monthly END, month = greatest(month, m)
+   WHERE holder = p_holder AND unit = p_unit;
+END $$;
+-- +goose StatementEnd
+
+-- left_over says what a run may still use, with the windows of its task and its member, and how much of the nearest ceiling is used, in percent.
+-- +goose StatementBegin
+CREATE FUNCTION nw.left_over(r nw.runs, c nw.consents, p_task bytea, t timestamptz, OUT effects bigint, OUT steps bigint, OUT spend bigint, OUT used smallint)
+LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
+DECLARE d date := (t AT TIME ZONE 'UTC')::date; w record; x ledgers; u numeric;
+BEGIN
+  effects := r.effects_left; steps := r.steps_left; spend := greatest(0, r.spend_left);
+  u := greatest(1 - effects::numeric / greatest(c.max_effects, 1), 1 - steps::numeric / c.max_steps, CASE WHEN c.max_spend > 0 THEN 1 - r.spend_left::numeric / c.max_spend ELSE 0 END,
+                1 - extract(epoch FROM r.deadline - t) * 1000 / c.run_limit_ms);
+  IF c.effects_day > 0 OR c.effects_month > 0 THEN
+    SELECT ledgers.* INTO x FROM ledgers WHERE holder = p_task AND unit = '';
+    SELECT * INTO w FROM nw.used(x, d);
+    IF c.effects_day > 0 THEN effects := least(effects, greatest(0, c.effects_day - w.today)); u := greatest(u, w.today::numeric / c.effects_day); END IF;
+    IF c.effects_month > 0 THEN effects := least(effects, greatest(0, c.effects_month - w.monthly)); u := greatest(u, w.monthly::numeric / c.effects_month); END IF;
+  END IF;
+  IF c.spend_day > 0 OR c.spend_month > 0 THEN
+    SELECT ledgers.* INTO x FROM ledgers WHERE holder = p_task AND unit = c.currency;
+    SELECT * INTO w FROM nw.used(x, d);
+    IF c.spend_day > 0 THEN spend := least(spend, greatest(0, c.spend_day - w.today)); u := greatest(u, w.today::numeric / c.spend_day); END IF;
+    IF c.spend_month > 0 THEN spend := least(spend, greatest(0, c.spend_month - w.monthly)); u := greatest(u, w.monthly::numeric / c.spend_month); END IF;
+  END IF;
+  IF c.member_spend_day > 0 OR c.member_spend_month > 0 THEN
+    SELECT ledgers.* INTO x FROM ledgers WHERE holder = c.member AND unit = c.currency;
+    SELECT * INTO w FROM nw.used(x, d);
+    IF c.member_spend_day > 0 THEN spend := least(spend, greatest(0, c.member_spend_day - w.today)); u := greatest(u, w.today::numeric / c.member_spend_day); END IF;
+    IF c.member_spend_month > 0 THEN spend := least(spend, greatest(0, c.member_spend_month - w.monthly)); u := greatest(u, w.monthly::numeric / c.member_spend_month); END IF;
+  END IF;
+  used := least(100, greatest(0, floor(u * 100)));
+END $$;
+-- +goose StatementEnd
+
+-- ceiling is the first limit that one more effect of that amount would pass, or NULL. The caller holds the locks of the run and of its ledgers.
+-- +goose StatementBegin
+CREATE FUNCTION nw.ceiling(r nw.runs, c nw.consents, p_task bytea, p_new boolean, p_amount bigint, t timestamptz) RETURNS text LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
+DECLARE d date := (t AT TIME ZONE 'UTC')::date; e ledgers; s ledgers; m ledgers; eu record; su record; mu record;
+BEGIN
+  IF r.steps_left < 1 THEN RETURN 'steps'; END IF;
+  IF NOT p_new THEN RETURN NULL; END IF; -- known effects have their share
+  SELECT ledgers.* INTO e FROM ledgers WHERE holder = p_task AND unit = '';
+  SELECT * INTO eu FROM nw.used(e, d);
+  IF r.effects_left < 1 THEN RETURN 'effects'; END IF;
+  IF c.effects_day > 0 AND eu.today >= c.effects_day THEN RETURN 'effects_day'; END IF;
+  IF c.effects_month > 0 AND eu.monthly >= c.effects_month THEN RETURN 'effects_month'; END IF;
+  IF p_amount = 0 THEN RETURN NULL; END IF;
+  IF p_amount > r.spend_left THEN RETURN 'spend'; END IF;
+  SELECT ledgers.* INTO s FROM ledgers WHERE holder = p_task AND unit = c.currency;
+  SELECT ledgers.* INTO m FROM ledgers WHERE holder = c.member AND unit = c.currency;
+  SELECT * INTO su FROM nw.used(s, d);
+  SELECT * INTO mu FROM nw.used(m, d);
+  RETURN CASE
+    WHEN s.holder IS NULL OR m.holder IS NULL THEN 'spend' -- no ledger, no money
+    WHEN c.spend_day > 0 AND su.today + p_amount > c.spend_day THEN 'spend_day'
+    WHEN c.spend_month > 0 AND su.monthly + p_amount > c.spend_month THEN 'spend_month'
+    WHEN c.member_spend_day > 0 AND mu.today + p_amount > c.member_spend_day THEN 'member_spend_day'
+    WHEN c.member_spend_month > 0 AND mu.monthly + p_amount > c.member_spend_month THEN 'member_spend_month' END;
+END $$;
+-- +goose StatementEnd
+
 -- finish_run puts a live run to its end (P11): while an effect is in flight it is `ending` and accepts only settling.
 -- The caller holds the row locks of lane and run. Any ambiguous effect makes the end ambiguous.
 -- +goose StatementBegin

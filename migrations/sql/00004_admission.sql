@@ -20,9 +20,10 @@ CREATE FUNCTION nw.claim(
   p_run bytea, p_client bytea, p_profiles bigint[], p_assertion bytea, p_assertion_until timestamptz, p_bound boolean,
   p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_capability bytea, p_lease_ms integer,
   OUT verdict text, OUT wait_ms bigint, OUT run_ref bytea, OUT task_ref bytea, OUT client bytea, OUT fence bigint, OUT deadline timestamptz, OUT activation_epoch bigint,
-  OUT readiness_epoch bigint, OUT incarnation bigint, OUT lease_left_ms bigint, OUT remaining_ms bigint, OUT effects_left integer, OUT effects json)
+  OUT readiness_epoch bigint, OUT incarnation bigint, OUT lease_left_ms bigint, OUT remaining_ms bigint, OUT effects_left bigint, OUT steps_left bigint, OUT spend_left bigint, OUT used smallint,
+  OUT effects json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
-DECLARE d readiness_decision; l lanes; r runs; t timestamptz; again boolean; uncertain boolean; agreed boolean; accepted boolean;
+DECLARE d readiness_decision; l lanes; r runs; c consents; rest record; t timestamptz; again boolean; uncertain boolean; agreed boolean; accepted boolean;
 BEGIN
   PERFORM nw.enter();
   SELECT lanes.* INTO l FROM lanes WHERE task_id = (SELECT runs.task_id FROM runs WHERE ref = p_run) FOR NO KEY UPDATE;
@@ -58,8 +59,11 @@ BEGIN
   UPDATE runs SET state = 'claimed', fence = claim.fence, holder = p_jkt, capability = p_capability, readiness_epoch = d.epoch,
          lease_ms = p_lease_ms, lease_until = CASE WHEN again THEN lease_until ELSE least(t + make_interval(secs => p_lease_ms / 1000.0), runs.deadline) END
    WHERE id = r.id AND state IN ('queued', 'claimed') AND inflight = r.inflight
-   RETURNING runs.ref, runs.deadline, runs.activation_epoch, runs.effects_left, ceil(extract(epoch FROM lease_until - t) * 1000)
-   INTO STRICT run_ref, deadline, activation_epoch, effects_left, lease_left_ms;
+   RETURNING runs.ref, runs.deadline, runs.activation_epoch, ceil(extract(epoch FROM lease_until - t) * 1000)
+   INTO STRICT run_ref, deadline, activation_epoch, lease_left_ms;
+  SELECT consents.* INTO STRICT c FROM consents WHERE id = r.consent_id;
+  SELECT * INTO rest FROM nw.left_over(r, c, task_ref, t);
+  effects_left := rest.effects; steps_left := rest.steps; spend_left := rest.spend; used := rest.used;
   IF r.state = 'queued' THEN DELETE FROM outbox WHERE run_id = r.id; END IF;
   IF p_bound THEN PERFORM nw.own_assertion(p_assertion, p_assertion_until, p_jkt); END IF;
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
@@ -96,11 +100,12 @@ END $$;
 -- +goose StatementBegin
 CREATE FUNCTION nw.renew(
   p_run bytea, p_fence bigint, p_activation bigint, p_incarnation bigint, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_capability bytea,
-  p_lease_ms integer, p_effects_left integer,
+  p_lease_ms integer, p_effects_left integer, p_steps_left integer, p_spend_left bigint,
   OUT verdict text, OUT wait_ms bigint, OUT run_ref bytea, OUT task_ref bytea, OUT client bytea, OUT fence bigint, OUT deadline timestamptz, OUT activation_epoch bigint,
-  OUT readiness_epoch bigint, OUT incarnation bigint, OUT lease_left_ms bigint, OUT remaining_ms bigint, OUT effects_left integer, OUT effects json)
+  OUT readiness_epoch bigint, OUT incarnation bigint, OUT lease_left_ms bigint, OUT remaining_ms bigint, OUT effects_left bigint, OUT steps_left bigint, OUT spend_left bigint, OUT used smallint,
+  OUT effects json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
-DECLARE d readiness_decision; l lanes; r runs; c consents; t timestamptz;
+DECLARE d readiness_decision; l lanes; r runs; c consents; rest record; t timestamptz;
 BEGIN
   PERFORM nw.enter();
   SELECT lanes.* INTO l FROM lanes WHERE task_id = (SELECT runs.task_id FROM runs WHERE ref = p_run) FOR NO KEY UPDATE;
@@ -123,10 +128,13 @@ BEGIN
   END IF;
 
   UPDATE runs SET lease_until = least(t + make_interval(secs => p_lease_ms / 1000.0), runs.deadline), lease_ms = p_lease_ms, readiness_epoch = d.epoch,
-         capability = p_capability, effects_left = least(runs.effects_left, coalesce(p_effects_left, runs.effects_left))
+         capability = p_capability, effects_left = least(runs.effects_left, coalesce(p_effects_left, runs.effects_left)),
+         steps_left = least(runs.steps_left, coalesce(p_steps_left, runs.steps_left)), spend_left = least(runs.spend_left, coalesce(p_spend_left, runs.spend_left))
    WHERE id = r.id AND state = 'claimed' AND runs.fence = p_fence AND holder = p_jkt AND lease_until > t AND runs.deadline > t
-   RETURNING runs.ref, runs.fence, runs.deadline, runs.activation_epoch, runs.effects_left, ceil(extract(epoch FROM lease_until - t) * 1000)
-   INTO STRICT run_ref, fence, deadline, activation_epoch, effects_left, lease_left_ms;
+   RETURNING runs.* INTO STRICT r;
+  run_ref := r.ref; fence := r.fence; deadline := r.deadline; activation_epoch := r.activation_epoch; lease_left_ms := ceil(extract(epoch FROM r.lease_until - t) * 1000);
+  SELECT * INTO rest FROM nw.left_over(r, c, task_ref, t);
+  effects_left := rest.effects; steps_left := rest.steps; spend_left := rest.spend; used := rest.used;
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
   PERFORM nw.note('renew', 'ok', r.task_id, r.id, NULL, json_build_object('fence', fence, 'capability', nw.hex(p_capability), 'readiness', d.epoch));
   readiness_epoch := d.epoch;
@@ -135,23 +143,25 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- mint names one exact effect (P12). A key that is settled gets its outcome; a digest that is ambiguous in the lane is refused (A10).
+-- mint names one exact effect (P12), and reserves it in all its ledgers or in none (B9). A key that is settled gets its outcome; a digest that is ambiguous in the lane is refused (A10).
 -- +goose StatementBegin
 CREATE FUNCTION nw.mint(
   p_run bytea, p_fence bigint, p_activation bigint, p_readiness bigint, p_incarnation bigint, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea,
   p_ref bytea, p_key bytea, p_guard bytea, p_action bytea, p_resource bytea, p_amount bigint, p_currency bytea, p_risk smallint, p_digest bytea, p_repeat_of bytea,
-  p_capability bytea, p_ttl_ms integer, p_decision bytea, p_arguments bytea,
+  p_capability bytea, p_ttl_ms integer, p_decision bytea, p_arguments bytea, p_approved bytea,
   OUT verdict text, OUT wait_ms bigint, OUT decision bytea, OUT effect_ref bytea, OUT effect_state text, OUT effect_digest bytea, OUT task_ref bytea, OUT client bytea, OUT deadline timestamptz,
-  OUT ttl_left_ms bigint)
+  OUT ttl_left_ms bigint, OUT ceiling text, OUT effects_left bigint, OUT steps_left bigint, OUT spend_left bigint, OUT used smallint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE d readiness_decision; l lanes; r runs; e effects; c consents; g consent_grants; t timestamptz; u timestamptz; guard bigint; known boolean; previous bigint; minted bigint;
-  o decisions; above boolean; allowed boolean; ask_until timestamptz;
+  o decisions; above boolean; allowed boolean; ask_until timestamptz; fresh boolean; today date; rest record;
 BEGIN
   PERFORM nw.enter();
   SELECT lanes.* INTO l FROM lanes WHERE task_id = (SELECT runs.task_id FROM runs WHERE ref = p_run) FOR NO KEY UPDATE;
   SELECT runs.* INTO r FROM runs WHERE ref = p_run FOR NO KEY UPDATE;
   SELECT effects.* INTO e FROM effects WHERE run_id = r.id AND key = p_key FOR NO KEY UPDATE;
   PERFORM FROM decisions WHERE effect_id = e.id ORDER BY id FOR NO KEY UPDATE;
+  PERFORM FROM ledgers y WHERE (y.holder = (SELECT k.ref FROM tasks k WHERE k.id = r.task_id) AND y.unit IN ('', p_currency))
+      OR (p_amount > 0 AND y.holder = (SELECT k.member FROM consents k WHERE k.id = r.consent_id) AND y.unit = p_currency) ORDER BY y.holder, y.unit FOR NO KEY UPDATE;
   d := nw.admitting();
   t := clock_timestamp();
   known := e.id IS NOT NULL;
@@ -162,7 +172,11 @@ BEGIN
   SELECT tasks.ref, g2.name INTO task_ref, client FROM tasks JOIN registry g2 ON g2.id = tasks.client_id WHERE tasks.id = r.task_id;
   SELECT id INTO previous FROM effects WHERE run_id = r.id AND ref = p_repeat_of AND digest = p_digest AND state = 'committed';
   wait_ms := 1000;
-  above := greatest(g.risk, p_risk) > c.dial;
+  above := greatest(g.risk, p_risk) > c.dial AND NOT EXISTS (SELECT FROM consent_keys y WHERE y.consent_id = r.consent_id AND y.guard_id = guard AND y.action = p_action
+    AND y.resource = p_resource AND y.key = p_approved AND y.withdrawn_at IS NULL);
+  fresh := e.reserved_on IS NULL;
+  today := (t AT TIME ZONE 'UTC')::date;
+  ceiling := nw.ceiling(r, c, task_ref, fresh, p_amount, t);
   -- A decision that was used stands for its effect, so that minting it again needs no new one (P21).
   allowed := coalesce(NOT above OR (o.state IN ('approved', 'used') AND o.digest = p_digest AND nw.bound(o, l, c, d, t)), false);
   ask_until := nw.ask_until(c, r.deadline, t);
@@ -180,17 +194,19 @@ BEGIN
     WHEN EXISTS (SELECT FROM effects x WHERE x.task_id = r.task_id AND x.digest = p_digest AND x.state = 'ambiguous'
                     AND NOT EXISTS (SELECT FROM findings f WHERE f.effect_id = x.id)) THEN 'effect_ambiguous'
     WHEN guard IS NULL THEN 'invalid_target'
-    WHEN g.consent_id IS NULL OR p_amount > g.max_amount OR (p_amount > 0 AND p_currency IS DISTINCT FROM g.currency) THEN 'not_granted'
+    WHEN g.consent_id IS NULL OR p_amount > g.max_amount OR (p_amount > 0 AND (p_currency IS DISTINCT FROM g.currency OR p_currency IS DISTINCT FROM c.currency)) THEN 'not_granted'
     WHEN p_repeat_of IS NOT NULL AND previous IS NULL THEN 'effect_repeated'
     WHEN p_repeat_of IS NULL AND EXISTS (SELECT FROM effects x WHERE x.run_id = r.id AND x.digest = p_digest AND x.state = 'committed') THEN 'effect_repeated'
-    WHEN (NOT known OR e.state = 'asked') AND r.effects_left = 0 THEN 'limit_reached'
+    WHEN NOT known AND (SELECT count(*) FROM effects x WHERE x.run_id = r.id AND x.digest = p_digest) >= c.max_repeats THEN 'loop_detected'
+    WHEN ceiling IS NOT NULL THEN 'limit_reached'
     WHEN NOT allowed AND EXISTS (SELECT FROM decisions n WHERE n.run_id = r.id AND n.digest = p_digest AND n.state = 'denied') THEN 'approval_denied'
     WHEN NOT allowed AND (ask_until IS NULL OR (SELECT count(*) FROM decisions n WHERE n.run_id = r.id) >= 3) THEN 'approval_unavailable'
     WHEN NOT allowed AND r.inflight > 0 THEN 'effects_in_flight'
     ELSE nw.nonce_verdict(p_nonce_at) END;
-  IF verdict IN ('approval_unavailable', 'approval_denied', 'limit_reached') AND r.shortfall IS NULL THEN
+  ceiling := CASE verdict WHEN 'limit_reached' THEN ceiling WHEN 'loop_detected' THEN 'repeats' END;
+  IF verdict IN ('approval_unavailable', 'approval_denied', 'limit_reached', 'loop_detected') AND (r.shortfall IS NULL OR ceiling IS NOT NULL) THEN
     -- A run that needed more and did not get it never reports success.
-    UPDATE runs SET shortfall = CASE verdict WHEN 'limit_reached' THEN 'limit' ELSE 'approval' END WHERE id = r.id AND state = 'claimed' AND fence = p_fence;
+    UPDATE runs SET shortfall = CASE WHEN ceiling IS NULL THEN 'approval' ELSE 'limit' END WHERE id = r.id AND state = 'claimed' AND fence = p_fence;
   END IF;
   IF verdict <> 'ok' THEN
     verdict := nw.refused('mint', verdict, r.task_id, r.id, e.id, p_jkt);
@@ -203,6 +219,8 @@ BEGIN
     PERFORM nw.note('mint', 'ok', r.task_id, r.id, e.id, json_build_object('settled', e.state));
     RETURN;
   END IF;
+  UPDATE runs SET steps_left = runs.steps_left - 1 WHERE id = r.id AND runs.steps_left > 0 AND state = 'claimed' AND fence = p_fence RETURNING runs.* INTO r;
+  IF NOT FOUND THEN RAISE EXCEPTION 'limit_reached' USING ERRCODE = 'NW409'; END IF;
   IF NOT allowed THEN
     IF NOT known THEN
       INSERT INTO effects (ref, run_id, task_id, key, digest, guard_id, action, resource, amount, risk, repeat_of, state, fence, activation_epoch, readiness_epoch, holder, capability, expires_at)
@@ -215,22 +233,32 @@ BEGIN
   END IF;
   IF above AND o.state = 'approved' THEN UPDATE decisions SET state = 'used' WHERE id = o.id AND state = 'approved'; END IF;
   u := least(t + make_interval(secs => p_ttl_ms / 1000.0), r.deadline);
-  IF NOT known OR e.state = 'asked' THEN
-    UPDATE runs SET effects_left = effects_left - 1 WHERE id = r.id AND effects_left > 0 AND state = 'claimed' AND fence = p_fence;
+  IF fresh THEN
+    UPDATE runs SET effects_left = runs.effects_left - 1, spend_left = runs.spend_left - p_amount
+     WHERE id = r.id AND runs.effects_left > 0 AND (p_amount = 0 OR runs.spend_left >= p_amount) AND state = 'claimed' AND fence = p_fence RETURNING runs.* INTO r;
     IF NOT FOUND THEN RAISE EXCEPTION 'limit_reached' USING ERRCODE = 'NW409'; END IF;
+    PERFORM nw.charge(task_ref, '', today, 1);
+    IF p_amount > 0 THEN
+      PERFORM nw.charge(task_ref, p_currency, today, p_amount);
+      PERFORM nw.charge(c.member, p_currency, today, p_amount);
+    END IF;
   END IF;
   IF known THEN
     -- Rebind: the older capability is dead, admit compares the effect's fence and capability.
-    UPDATE effects SET state = 'minted', fence = p_fence, activation_epoch = p_activation, readiness_epoch = d.epoch, holder = p_jkt, capability = p_capability, expires_at = u
+    UPDATE effects SET state = 'minted', fence = p_fence, activation_epoch = p_activation, readiness_epoch = d.epoch, holder = p_jkt, capability = p_capability, expires_at = u,
+           reserved_on = coalesce(reserved_on, today)
      WHERE id = e.id AND state IN ('asked', 'minted', 'lapsed') RETURNING effects.ref, id INTO STRICT effect_ref, minted;
   ELSE
-    INSERT INTO effects (ref, run_id, task_id, key, digest, guard_id, action, resource, amount, risk, repeat_of, fence, activation_epoch, readiness_epoch, holder, capability, expires_at)
-      VALUES (p_ref, r.id, r.task_id, p_key, p_digest, guard, p_action, p_resource, p_amount, greatest(g.risk, p_risk), previous, p_fence, p_activation, d.epoch, p_jkt,
+    INSERT INTO effects (ref, run_id, task_id, key, digest, guard_id, action, resource, amount, risk, repeat_of, reserved_on, fence, activation_epoch, readiness_epoch, holder, capability, expires_at)
+      VALUES (p_ref, r.id, r.task_id, p_key, p_digest, guard, p_action, p_resource, p_amount, greatest(g.risk, p_risk), previous, today, p_fence, p_activation, d.epoch, p_jkt,
               p_capability, u)
       RETURNING effects.ref, id INTO STRICT effect_ref, minted;
   END IF;
   PERFORM nw.note('mint', 'ok', r.task_id, r.id, minted, json_build_object('fence', p_fence, 'effect', nw.hex(p_digest), 'capability', nw.hex(p_capability),
-    'readiness', d.epoch, 'activation', p_activation, 'again', known));
+    'readiness', d.epoch, 'activation', p_activation, 'again', known,
+    'approved', nw.hex(CASE WHEN greatest(g.risk, p_risk) > c.dial AND NOT above THEN p_approved END), 'amount', p_amount));
+  SELECT * INTO rest FROM nw.left_over(r, c, task_ref, t);
+  effects_left := rest.effects; steps_left := rest.steps; spend_left := rest.spend; used := rest.used;
   effect_state := 'minted'; effect_digest := p_digest; deadline := r.deadline;
   ttl_left_ms := floor(extract(epoch FROM u - t) * 1000);
 END $$;
@@ -326,13 +354,14 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- land records an outcome of an admitted effect and brings its run forward. The caller holds the row locks of lane, run and effect.
+-- land records an outcome of an admitted effect, what it cost, and brings its run forward. The caller holds the row locks of lane, run and effect,
+-- and has charged the ledgers for what differs from what was reserved.
 -- +goose StatementBegin
-CREATE FUNCTION nw.land(e nw.effects, p_outcome text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
+CREATE FUNCTION nw.land(e nw.effects, p_outcome text, p_spent bigint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
 DECLARE r nw.runs; k nw.components;
 BEGIN
-  UPDATE effects SET state = p_outcome, settled_at = clock_timestamp() WHERE id = e.id AND state = 'admitted';
-  UPDATE runs SET inflight = inflight - 1 WHERE id = e.run_id RETURNING * INTO STRICT r;
+  UPDATE effects SET state = p_outcome, spent = p_spent, settled_at = clock_timestamp() WHERE id = e.id AND state = 'admitted';
+  UPDATE runs SET inflight = inflight - 1, spend_left = spend_left + e.amount - p_spent WHERE id = e.run_id RETURNING * INTO STRICT r;
   IF p_outcome = 'ambiguous' THEN
     SELECT * INTO STRICT k FROM components WHERE id = e.guard_id;
     IF NOT k.provable THEN
@@ -351,24 +380,30 @@ END $$;
 -- +goose StatementEnd
 
 -- settle_effect records what happened (P16): always possible, with guard identity, attempt and state `admitted`. No gate, epoch, fence, lease
--- or deadline, and no advisory lock. After the window the effect is ambiguous, and proof is kept as late evidence.
+-- or deadline, and no advisory lock. After the window the effect is ambiguous, and proof is kept as late evidence. What was reserved is charged as far
+-- as it was spent, an overrun too; of an ambiguous effect at least what was reserved. Its owner sees what the guard knows of it.
 -- +goose StatementBegin
 CREATE FUNCTION nw.settle_effect(
   p_guard bytea, p_instance bytea, p_boot bigint, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_effect bytea, p_attempt bytea, p_outcome text,
+  p_spent bigint, p_answered text, p_status smallint, p_sent_at timestamptz, p_digest bytea, p_arguments bytea,
   OUT verdict text, OUT wait_ms bigint, OUT effect_ref bytea, OUT effect_state text, OUT effect_digest bytea, OUT late boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
-DECLARE e effects; t timestamptz; who record; final text;
+DECLARE e effects; c consents; t timestamptz; who record; final text; cost bigint; task bytea;
 BEGIN
   PERFORM FROM lanes WHERE task_id = (SELECT effects.task_id FROM effects WHERE ref = p_effect) FOR NO KEY UPDATE;
   PERFORM FROM runs WHERE id = (SELECT effects.run_id FROM effects WHERE ref = p_effect) FOR NO KEY UPDATE;
   SELECT effects.* INTO e FROM effects WHERE ref = p_effect FOR NO KEY UPDATE;
+  SELECT k.ref INTO task FROM tasks k WHERE k.id = e.task_id;
+  SELECT o.* INTO c FROM consents o JOIN runs r ON o.id = r.consent_id WHERE r.id = e.run_id;
+  IF e.amount > 0 THEN PERFORM FROM ledgers x WHERE x.holder IN (task, c.member) AND x.unit = c.currency ORDER BY x.holder, x.unit FOR NO KEY UPDATE; END IF;
   t := clock_timestamp();
   SELECT * INTO who FROM nw.component_verdict(p_guard, 'guard', p_instance, p_boot, p_jkt);
   wait_ms := 1000; late := false;
   verdict := CASE
     WHEN who.verdict <> 'ok' THEN who.verdict
     WHEN e.id IS NULL OR e.guard_id <> who.component THEN 'wrong_guard'
-    WHEN p_outcome NOT IN ('committed', 'not_applied', 'ambiguous') THEN 'invalid_request'
+    WHEN p_outcome NOT IN ('committed', 'not_applied', 'ambiguous') OR p_spent NOT BETWEEN 0 AND 1000000000000 OR (p_spent > 0 AND e.amount = 0) THEN 'invalid_request'
+    WHEN p_digest <> e.digest THEN 'effect_mismatch'
     WHEN e.attempt IS DISTINCT FROM p_attempt THEN 'attempt_mismatch'
     WHEN e.state <> 'admitted' AND e.state <> p_outcome AND e.state <> 'ambiguous' THEN 'effect_settled'
     ELSE nw.nonce_verdict(p_nonce_at) END;
@@ -381,14 +416,26 @@ BEGIN
   effect_ref := e.ref; effect_digest := e.digest; effect_state := e.state;
   IF e.state = 'admitted' THEN
     final := CASE WHEN e.settle_until <= t THEN 'ambiguous' ELSE p_outcome END;
-    PERFORM nw.land(e, final);
-    PERFORM nw.note('settle_effect', 'ok', e.task_id, e.run_id, e.id, json_build_object('outcome', final, 'attempt', nw.hex(p_attempt)));
+    cost := CASE final WHEN 'committed' THEN coalesce(p_spent, e.amount) WHEN 'not_applied' THEN 0 ELSE greatest(e.amount, coalesce(p_spent, 0)) END;
+    IF cost <> e.amount THEN
+      PERFORM nw.charge(task, c.currency, e.reserved_on, cost - e.amount);
+      PERFORM nw.charge(c.member, c.currency, e.reserved_on, cost - e.amount);
+    END IF;
+    PERFORM nw.land(e, final, cost);
+    PERFORM nw.note('settle_effect', 'ok', e.task_id, e.run_id, e.id, json_build_object('outcome', final, 'attempt', nw.hex(p_attempt), 'spent', cost, 'reserved', e.amount));
     effect_state := final;
   END IF;
   IF effect_state = 'ambiguous' AND p_outcome <> 'ambiguous' THEN
     INSERT INTO late_evidence (effect_id, outcome) VALUES (e.id, p_outcome) ON CONFLICT DO NOTHING;
     IF FOUND THEN PERFORM nw.note('late_evidence', 'ok', e.task_id, e.run_id, e.id, json_build_object('outcome', p_outcome)); END IF;
     late := true;
+  END IF;
+  IF effect_state = 'ambiguous' AND p_answered IS NOT NULL THEN
+    INSERT INTO evidence (effect_id, sent_at, answered, status) VALUES (e.id, p_sent_at, p_answered, p_status) ON CONFLICT DO NOTHING;
+    IF FOUND THEN
+      IF p_digest IS NOT NULL THEN INSERT INTO arguments (effect_id, body) VALUES (e.id, p_arguments) ON CONFLICT DO NOTHING; END IF;
+      PERFORM nw.note('evidence', 'ok', e.task_id, e.run_id, e.id, json_build_object('answered', p_answered, 'status', p_status, 'sent', floor(extract(epoch FROM p_sent_at))::bigint));
+    END IF;
   END IF;
 END $$;
 -- +goose StatementEnd
@@ -405,7 +452,7 @@ BEGIN
     PERFORM FROM runs WHERE id = candidate.run_id FOR NO KEY UPDATE;
     SELECT effects.* INTO e FROM effects WHERE id = candidate.id FOR NO KEY UPDATE;
     IF e.state = 'admitted' AND e.settle_until <= clock_timestamp() THEN
-      PERFORM nw.land(e, 'ambiguous');
+      PERFORM nw.land(e, 'ambiguous', e.amount); -- all that was reserved is charged
       PERFORM nw.note('expire_effect', 'ok', e.task_id, e.run_id, e.id, json_build_object('attempt', nw.hex(e.attempt)));
       expired := expired + 1;
     END IF;
@@ -460,7 +507,8 @@ END $$;
 -- It is possible while closed: a close must not make finished work ambiguous.
 -- +goose StatementBegin
 CREATE FUNCTION nw.settle_run(p_run bytea, p_fence bigint, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_capability bytea, p_succeeded boolean,
-  OUT verdict text, OUT wait_ms bigint, OUT run_ref bytea, OUT state text, OUT fence bigint, OUT committed bigint, OUT not_applied bigint, OUT ambiguous bigint, OUT audit_digest bytea)
+  OUT verdict text, OUT wait_ms bigint, OUT run_ref bytea, OUT state text, OUT fence bigint, OUT committed bigint, OUT not_applied bigint, OUT ambiguous bigint, OUT steps bigint, OUT spent bigint,
+  OUT currency text, OUT audit_digest bytea)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE l lanes; r runs; t timestamptz; settled boolean; final text;
 BEGIN
@@ -483,14 +531,16 @@ BEGIN
 
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
   IF NOT settled THEN
-    final := CASE WHEN NOT p_succeeded THEN 'failed' WHEN r.shortfall = 'limit' THEN 'stopped_by_limit' WHEN r.shortfall = 'approval' THEN 'failed' ELSE 'succeeded' END;
+    final := CASE WHEN r.shortfall = 'limit' THEN 'stopped_by_limit' WHEN NOT p_succeeded THEN 'failed' WHEN r.shortfall = 'approval' THEN 'failed' ELSE 'succeeded' END;
     PERFORM nw.finish_run(r.id, final);
     PERFORM nw.note('settle_run', 'ok', r.task_id, r.id, NULL, json_build_object('fence', p_fence, 'capability', nw.hex(p_capability), 'asked', p_succeeded));
   END IF;
   run_ref := r.ref; fence := r.fence;
   SELECT runs.state INTO STRICT state FROM runs WHERE id = r.id;
-  SELECT count(*) FILTER (WHERE e.state = 'committed'), count(*) FILTER (WHERE e.state = 'not_applied'), count(*) FILTER (WHERE e.state = 'ambiguous')
-    INTO committed, not_applied, ambiguous FROM effects e WHERE e.run_id = r.id;
+  SELECT count(*) FILTER (WHERE e.state = 'committed'), count(*) FILTER (WHERE e.state = 'not_applied'), count(*) FILTER (WHERE e.state = 'ambiguous'), coalesce(sum(e.spent), 0)
+    INTO committed, not_applied, ambiguous, spent FROM effects e WHERE e.run_id = r.id;
+  SELECT c.max_steps - r.steps_left, CASE WHEN c.max_spend > 0 THEN nw.currency_of(d.body) END INTO steps, currency
+    FROM consents c JOIN documents d ON d.digest = c.digest WHERE c.id = r.consent_id;
   SELECT a.digest INTO audit_digest FROM audit a WHERE a.run_id = r.id AND a.verb = 'end_run' ORDER BY a.id DESC LIMIT 1;
 END $$;
 -- +goose StatementEnd

@@ -62,8 +62,8 @@ BEGIN
   PERFORM nw.keep(dg, k, decode(i->>'body', 'hex'));
   INSERT INTO registry (kind, name, revision, document) VALUES (k, nm, (i->>'revision')::bigint, dg) RETURNING * INTO STRICT g;
   IF k IN ('guard', 'reporter', 'product') THEN
-    INSERT INTO components (id, profile_id, uri, provable, max_call_ms)
-      VALUES (g.id, nw.registered('attestation_profile', i->>'profile', 1), decode(i->>'uri', 'hex'), coalesce((i->>'provable')::boolean, false),
+    INSERT INTO components (id, profile_id, uri, catalogue, provable, max_call_ms)
+      VALUES (g.id, nw.registered('attestation_profile', i->>'profile', 1), decode(i->>'uri', 'hex'), decode(i->>'catalogue', 'hex'), coalesce((i->>'provable')::boolean, false),
               coalesce((i->>'max_call_ms')::integer, 60000));
     INSERT INTO component_families SELECT g.id, value FROM json_array_elements_text(coalesce(i->'families', '[]'));
   ELSIF k = 'workload_role' THEN
@@ -240,16 +240,26 @@ BEGIN
 
   epoch := nw.end_consent(o.task_id, 'superseded');
   UPDATE offers SET state = 'accepted' WHERE offers.id = o.id AND state = 'open';
-  INSERT INTO consents (ref, offer_id, task_id, task_revision, member, client_id, role_id, policy_id, digest, dial, run_limit_ms, max_effects, silence, window_ms, not_before, expires_at)
+  INSERT INTO consents (ref, offer_id, task_id, task_revision, member, client_id, role_id, policy_id, digest, dial, run_limit_ms, max_effects, max_steps, max_repeats,
+      max_spend, currency, effects_day, effects_month, spend_day, spend_month, member_spend_day, member_spend_month, silence, window_ms, not_before, expires_at)
     VALUES (p_consent, o.id, o.task_id, o.task_revision, p_member, k.client_id, v.role_id, v.policy_id, p_digest, (p_terms->>'dial')::smallint,
-            (p_terms->>'run_limit_ms')::bigint, (p_terms->>'max_effects')::integer, p_terms->>'silence', (p_terms->>'window_ms')::bigint, (p_terms->>'not_before')::timestamptz, (p_terms->>'expires_at')::timestamptz)
+            (p_terms->>'run_limit_ms')::bigint, (p_terms->>'max_effects')::integer, (p_terms->>'max_steps')::integer, (p_terms->>'max_repeats')::smallint,
+            (p_terms->>'max_spend')::bigint, decode(p_terms->>'currency', 'hex'), (p_terms->>'effects_day')::bigint, (p_terms->>'effects_month')::bigint,
+            (p_terms->>'spend_day')::bigint, (p_terms->>'spend_month')::bigint, (p_terms->>'member_spend_day')::bigint, (p_terms->>'member_spend_month')::bigint,
+            p_terms->>'silence', (p_terms->>'window_ms')::bigint, (p_terms->>'not_before')::timestamptz, (p_terms->>'expires_at')::timestamptz)
     RETURNING consents.id, consents.given_at, consents.expires_at INTO STRICT given, given_at, expires_at;
   FOR x IN SELECT value FROM json_array_elements(p_terms->'grants') LOOP
     INSERT INTO consent_grants (consent_id, role_id, guard_id, action, resource, risk, max_amount, currency)
       SELECT given, v.role_id, g.id, decode(x->>'action', 'hex'), decode(x->>'resource', 'hex'), (x->>'risk')::smallint, coalesce((x->>'max_amount')::bigint, 0),
              decode(x->>'currency', 'hex') FROM registry g WHERE g.kind = 'guard' AND g.name = decode(x->>'guard', 'hex') AND g.state = 'active';
     IF NOT FOUND THEN RAISE EXCEPTION 'retired' USING ERRCODE = 'NW409'; END IF;
+    INSERT INTO consent_keys (consent_id, guard_id, action, resource, key)
+      SELECT given, g.id, decode(x->>'action', 'hex'), decode(x->>'resource', 'hex'), decode(y.value, 'hex')
+        FROM registry g, json_array_elements_text(coalesce(x->'keys', '[]')) y WHERE g.kind = 'guard' AND g.name = decode(x->>'guard', 'hex') AND g.state = 'active';
   END LOOP;
+  -- Ledgers are there before anything is reserved in them: a task's, and its member's, whose other tasks have it too.
+  INSERT INTO ledgers (holder, unit) SELECT y.holder, y.unit FROM (VALUES (k.ref, ''::bytea), (k.ref, decode(p_terms->>'currency', 'hex')), (p_member, decode(p_terms->>'currency', 'hex'))) y(holder, unit)
+    WHERE y.unit IS NOT NULL ORDER BY y.holder, y.unit ON CONFLICT DO NOTHING;
   UPDATE lanes SET consent_id = given WHERE task_id = o.task_id;
   INSERT INTO schedules (task_id, next_at, zone) VALUES (o.task_id, (p_terms->>'first_at')::timestamptz, decode(p_terms->>'zone', 'hex'));
   PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
@@ -327,6 +337,31 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- withdraw takes a pre-approved key out of a consent: an operator can only remove one (B5). The epoch advances.
+-- +goose StatementBegin
+CREATE FUNCTION nw.withdraw(p_member bytea, p_envelope bytea, p_until timestamptz, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea,
+  p_task bytea, p_guard bytea, p_action bytea, p_resource bytea, p_key bytea, OUT verdict text, OUT epoch bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+DECLARE k tasks; l lanes; y consent_keys;
+BEGIN
+  PERFORM nw.enter();
+  SELECT * INTO k FROM tasks WHERE ref = p_task;
+  SELECT * INTO l FROM lanes WHERE task_id = k.id FOR NO KEY UPDATE;
+  SELECT x.* INTO y FROM consent_keys x JOIN registry g ON g.id = x.guard_id
+   WHERE x.consent_id = l.consent_id AND g.name = p_guard AND x.action = p_action AND x.resource = p_resource AND x.key = p_key AND x.withdrawn_at IS NULL;
+  verdict := CASE WHEN y.consent_id IS NULL THEN 'not_found' ELSE nw.envelope_verdict(p_envelope, p_until, p_jkt, p_nonce_at) END;
+  IF verdict <> 'ok' THEN
+    verdict := nw.refused('withdraw', verdict, k.id, NULL, NULL, p_jkt);
+    RETURN;
+  END IF;
+  UPDATE consent_keys SET withdrawn_at = clock_timestamp() WHERE (consent_id, guard_id, action, resource, key) = (y.consent_id, y.guard_id, y.action, y.resource, y.key);
+  epoch := nw.advance_epoch(k.id);
+  PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
+  PERFORM nw.spend_proof(p_nonce_at, p_proof);
+  PERFORM nw.note('withdraw', 'ok', k.id, NULL, NULL, json_build_object('epoch', epoch, 'member', nw.hex(p_member), 'key', nw.hex(p_key)));
+END $$;
+-- +goose StatementEnd
+
 -- record_finding keeps what the owner found out about an ambiguous effect: a new entry. It changes no state and replays nothing (A10).
 -- +goose StatementBegin
 CREATE FUNCTION nw.record_finding(p_member bytea, p_envelope bytea, p_until timestamptz, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_effect bytea, p_finding text, OUT verdict text)
@@ -377,27 +412,32 @@ END $$;
 
 -- +goose StatementBegin
 CREATE FUNCTION nw.show_runs(p_member bytea, p_task bytea, p_before bigint, p_limit integer)
-RETURNS TABLE (id bigint, ref bytea, task bytea, nominal_at timestamptz, state text, fence bigint, ended_at timestamptz, committed bigint, not_applied bigint, ambiguous bigint)
+RETURNS TABLE (id bigint, ref bytea, task bytea, nominal_at timestamptz, state text, fence bigint, ended_at timestamptz, committed bigint, not_applied bigint, ambiguous bigint,
+  steps bigint, spent bigint, currency text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 BEGIN
   RETURN QUERY SELECT r.id, r.ref, k.ref, r.nominal_at, r.state, r.fence, r.ended_at,
       (SELECT count(*) FROM effects e WHERE e.run_id = r.id AND e.state = 'committed'),
       (SELECT count(*) FROM effects e WHERE e.run_id = r.id AND e.state = 'not_applied'),
-      (SELECT count(*) FROM effects e WHERE e.run_id = r.id AND e.state = 'ambiguous')
-    FROM tasks k JOIN runs r ON r.task_id = k.id
+      (SELECT count(*) FROM effects e WHERE e.run_id = r.id AND e.state = 'ambiguous'),
+      (c.max_steps - r.steps_left)::bigint, (SELECT coalesce(sum(e.spent), 0)::bigint FROM effects e WHERE e.run_id = r.id), CASE WHEN c.max_spend > 0 THEN nw.currency_of(d.body) END
+    FROM tasks k JOIN runs r ON r.task_id = k.id JOIN consents c ON c.id = r.consent_id JOIN documents d ON d.digest = c.digest
    WHERE k.owner = p_member AND (p_task IS NULL OR k.ref = p_task) AND (p_before IS NULL OR r.id < p_before) ORDER BY r.id DESC LIMIT p_limit;
 END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
 CREATE FUNCTION nw.show_ambiguous(p_member bytea)
-RETURNS TABLE (effect bytea, run bytea, task bytea, guard_body bytea, action bytea, resource bytea, admitted_at timestamptz, finding text, late text, consent_body bytea)
+RETURNS TABLE (effect bytea, run bytea, task bytea, guard_body bytea, action bytea, resource bytea, admitted_at timestamptz, finding text, late text, consent_body bytea,
+  sent_at timestamptz, answered text, status smallint, arguments bytea)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 BEGIN
   RETURN QUERY SELECT e.ref, r.ref, k.ref, gd.body, e.action, e.resource, e.admitted_at,
-      (SELECT f.finding FROM findings f WHERE f.effect_id = e.id ORDER BY f.id DESC LIMIT 1), (SELECT x.outcome FROM late_evidence x WHERE x.effect_id = e.id), cd.body
+      (SELECT f.finding FROM findings f WHERE f.effect_id = e.id ORDER BY f.id DESC LIMIT 1), (SELECT x.outcome FROM late_evidence x WHERE x.effect_id = e.id), cd.body,
+      v.sent_at, v.answered, v.status, a.body
     FROM tasks k JOIN effects e ON e.task_id = k.id AND e.state = 'ambiguous' JOIN runs r ON r.id = e.run_id JOIN registry g ON g.id = e.guard_id
     JOIN documents gd ON gd.digest = g.document JOIN consents c ON c.id = r.consent_id JOIN documents cd ON cd.digest = c.digest
+    LEFT JOIN evidence v ON v.effect_id = e.id LEFT JOIN arguments a ON a.effect_id = e.id
    WHERE k.owner = p_member ORDER BY e.id DESC LIMIT 100;
 END $$;
 -- +goose StatementEnd

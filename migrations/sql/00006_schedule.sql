@@ -64,9 +64,9 @@ BEGIN
     ELSE
       PERFORM FROM slots WHERE task_id = p_task AND nominal_at = (x->>'at')::timestamptz;
       CONTINUE WHEN FOUND;
-      INSERT INTO runs (ref, task_id, consent_id, role_id, nominal_at, activation_epoch, deadline, effects_left)
+      INSERT INTO runs (ref, task_id, consent_id, role_id, nominal_at, activation_epoch, deadline, effects_left, steps_left, spend_left)
         VALUES (p_run, p_task, c.id, c.role_id, (x->>'at')::timestamptz, l.activation_epoch,
-                least(c.expires_at, t + make_interval(secs => c.run_limit_ms / 1000.0)), c.max_effects) RETURNING id INTO STRICT run;
+                least(c.expires_at, t + make_interval(secs => c.run_limit_ms / 1000.0)), c.max_effects, c.max_steps, c.max_spend) RETURNING id INTO STRICT run;
       INSERT INTO slots (task_id, nominal_at, outcome, run_id, zone) VALUES (p_task, (x->>'at')::timestamptz, 'run', run, p_zone);
       UPDATE start_rate SET next_at = greatest(next_at, t) + make_interval(secs => 1.0 / p_rate) RETURNING next_at - make_interval(secs => 1.0 / p_rate) INTO STRICT start;
       INSERT INTO outbox (run_id, run_ref, queue, next_at) SELECT run, p_run, q.queue, start FROM registry g JOIN role_queues q ON q.name = g.name WHERE g.id = c.role_id;
@@ -149,6 +149,33 @@ BEGIN
     PERFORM nw.note('expire_consent', 'ok', task, NULL, NULL, json_build_object('consent', nw.hex(c.ref), 'epoch', e));
     expired := expired + 1;
   END LOOP;
+END $$;
+-- +goose StatementEnd
+
+-- release_reservations gives back what was reserved for effects of ended runs that never came to a guard, also while closed. Until then it counts: a
+-- window may refuse a moment too long, and never too little.
+-- +goose StatementBegin
+CREATE FUNCTION nw.release_reservations(p_limit integer, OUT released bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+DECLARE these bigint[]; x record;
+BEGIN
+  these := ARRAY(SELECT e.id FROM effects e JOIN runs r ON r.id = e.run_id WHERE e.state = 'lapsed' AND e.reserved_on IS NOT NULL AND r.ended_at IS NOT NULL
+                  ORDER BY e.id LIMIT p_limit FOR NO KEY UPDATE OF e SKIP LOCKED);
+  PERFORM FROM ledgers y WHERE (y.holder, y.unit) IN (
+      SELECT k.ref, u.unit FROM effects e JOIN runs r ON r.id = e.run_id JOIN tasks k ON k.id = e.task_id JOIN consents c ON c.id = r.consent_id,
+             LATERAL (VALUES (''::bytea), (c.currency)) u(unit) WHERE e.id = ANY (these)
+      UNION SELECT c.member, c.currency FROM effects e JOIN runs r ON r.id = e.run_id JOIN consents c ON c.id = r.consent_id WHERE e.id = ANY (these))
+    ORDER BY y.holder, y.unit FOR NO KEY UPDATE;
+  FOR x IN SELECT k.ref, c.member, c.currency, e.reserved_on, count(*) AS n, sum(e.amount)::bigint AS amount
+             FROM effects e JOIN runs r ON r.id = e.run_id JOIN tasks k ON k.id = e.task_id JOIN consents c ON c.id = r.consent_id
+            WHERE e.id = ANY (these) GROUP BY k.ref, c.member, c.currency, e.reserved_on LOOP
+    PERFORM nw.charge(x.ref, '', x.reserved_on, -x.n);
+    IF x.amount > 0 THEN
+      PERFORM nw.charge(x.ref, x.currency, x.reserved_on, -x.amount);
+      PERFORM nw.charge(x.member, x.currency, x.reserved_on, -x.amount);
+    END IF;
+  END LOOP;
+  UPDATE effects SET reserved_on = NULL WHERE id = ANY (these) AND state = 'lapsed';
+  released := cardinality(these);
 END $$;
 -- +goose StatementEnd
 

@@ -5,9 +5,10 @@
 -- always are the families that no configuration can leave out (A17). Guards are judged one by one.
 CREATE FUNCTION nw.always() RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT ARRAY['store', 'signing', 'nonces', 'queue', 'clock', 'audit', 'attestation', 'approvals'] $$;
 
--- compatible says whether a guard speaks a required protocol and serves nothing but required models and datasets, by their exact digests.
-CREATE FUNCTION nw.compatible(q nw.readiness_requirements, p_protocol smallint, p_models bytea[], p_datasets bytea[]) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-  SELECT p_protocol IS NOT NULL AND p_protocol = ANY (q.protocols) AND p_models <@ q.models::bytea[] AND p_datasets <@ q.datasets::bytea[] $$;
+-- compatible says whether a guard speaks a required protocol, does exactly the actions that are registered for it, and serves nothing but required models
+-- and datasets, by their exact digests.
+CREATE FUNCTION nw.compatible(q nw.readiness_requirements, p_protocol smallint, p_catalogue bytea, p_registered bytea, p_models bytea[], p_datasets bytea[]) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+  SELECT p_protocol IS NOT NULL AND p_protocol = ANY (q.protocols) AND coalesce(p_catalogue = p_registered, false) AND p_models <@ q.models::bytea[] AND p_datasets <@ q.datasets::bytea[] $$;
 
 -- judge is the one place in which reports become a decision: each required family, each guard, with the number of good instances that it
 -- needs, and why it is not good. Good are reports of an instance's latest boot that have not expired, that do not come from the future and,
@@ -31,8 +32,8 @@ BEGIN
       LEFT JOIN requirement_families m ON m.generation = q.generation AND m.family = 'guards'),
   seen AS (
     SELECT r.family, i.component_id, r.reason, r.began_at, r.expires_at, r.changed_at, r.expires_at > t AND r.began_at <= t AS fresh,
-           r.healthy AND (r.family <> 'guards' OR nw.compatible(q, r.protocol, r.models, r.datasets)) AS sound
-      FROM readiness_reports r JOIN instances i ON i.id = r.instance_id AND i.boot = r.boot
+           r.healthy AND (r.family <> 'guards' OR nw.compatible(q, r.protocol, r.catalogue, k.catalogue, r.models, r.datasets)) AS sound
+      FROM readiness_reports r JOIN instances i ON i.id = r.instance_id AND i.boot = r.boot LEFT JOIN components k ON k.id = i.component_id
      WHERE i.component_id IS NULL OR EXISTS (SELECT FROM active a WHERE a.id = i.component_id)),
   judged AS (
     SELECT n.family, n.component, n.needed, count(s.family) AS reported,
@@ -68,7 +69,7 @@ BEGIN
    ORDER BY array_position(ARRAY['absent', 'stale'], j.reason) NULLS FIRST, j.family, j.component LIMIT 1; -- what says that it is bad comes before what says nothing
   good := family IS NULL;
   SELECT sha256(convert_to((SELECT requirement FROM readiness_decision) || '|' || coalesce(string_agg(
-           concat_ws(':', r.instance_id, r.family, r.boot, r.sequence, r.healthy, r.reason, r.protocol, r.models, r.datasets), ',' ORDER BY r.instance_id, r.family), ''), 'UTF8'))
+           concat_ws(':', r.instance_id, r.family, r.boot, r.sequence, r.healthy, r.reason, r.protocol, r.catalogue, r.models, r.datasets), ',' ORDER BY r.instance_id, r.family), ''), 'UTF8'))
     INTO digest FROM readiness_reports r;
 END $$;
 -- +goose StatementEnd
@@ -108,7 +109,7 @@ BEGIN
   PERFORM FROM runs WHERE id = ANY (lost) ORDER BY id FOR NO KEY UPDATE;
   FOREACH r IN ARRAY lost LOOP
     FOR e IN SELECT x.* FROM effects x WHERE x.run_id = r AND x.state = 'admitted' ORDER BY x.id FOR NO KEY UPDATE LOOP
-      PERFORM nw.land(e, 'ambiguous');
+      PERFORM nw.land(e, 'ambiguous', e.amount);
       PERFORM nw.note('expire_effect', 'ok', e.task_id, e.run_id, e.id, json_build_object('attempt', nw.hex(e.attempt), 'reason', 'incarnation'));
     END LOOP;
     IF EXISTS (SELECT FROM runs WHERE id = r AND live) THEN PERFORM nw.finish_run(r, 'ambiguous'); END IF;
@@ -275,22 +276,23 @@ END $$;
 -- so that the close and the report are one commit. A good one takes only its own row.
 -- +goose StatementBegin
 CREATE FUNCTION nw.record_report(p_instance bigint, p_boot bigint, p_family text, p_sequence bigint, p_healthy boolean, p_reason text, p_age_ms bigint,
-  p_protocol smallint DEFAULT NULL, p_models bytea[] DEFAULT '{}', p_datasets bytea[] DEFAULT '{}') RETURNS text
+  p_protocol smallint DEFAULT NULL, p_catalogue bytea DEFAULT NULL, p_models bytea[] DEFAULT '{}', p_datasets bytea[] DEFAULT '{}') RETURNS text
 LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
 DECLARE q readiness_requirements; t timestamptz; sound boolean;
 BEGIN
   SELECT r.* INTO STRICT q FROM readiness_decision d JOIN readiness_requirements r ON r.generation = d.requirement;
   -- A requirement that changes meanwhile closes by itself.
-  sound := p_healthy AND (p_family <> 'guards' OR nw.compatible(q, p_protocol, p_models, p_datasets));
+  sound := p_healthy AND (p_family <> 'guards' OR nw.compatible(q, p_protocol, p_catalogue,
+    (SELECT k.catalogue FROM components k JOIN instances i ON i.component_id = k.id WHERE i.id = p_instance), p_models, p_datasets));
   IF NOT sound THEN PERFORM nw.alone(); END IF;
   t := clock_timestamp();
   IF p_sequence IS NULL OR p_sequence <= 0 OR p_age_ms IS NULL OR p_age_ms < 0 OR p_age_ms > q.report_ttl_ms OR sound IS NULL
      OR (p_family = 'guards') <> (p_protocol IS NOT NULL) THEN RETURN 'invalid_request'; END IF;
-  INSERT INTO readiness_reports AS r (instance_id, family, boot, sequence, healthy, reason, began_at, expires_at, changed_at, protocol, models, datasets)
+  INSERT INTO readiness_reports AS r (instance_id, family, boot, sequence, healthy, reason, began_at, expires_at, changed_at, protocol, catalogue, models, datasets)
     SELECT p_instance, p_family, p_boot, p_sequence, p_healthy, p_reason, t - make_interval(secs => p_age_ms / 1000.0),
-           t + make_interval(secs => (q.report_ttl_ms - p_age_ms) / 1000.0), t, p_protocol, p_models, p_datasets FROM instances WHERE id = p_instance AND boot = p_boot
+           t + make_interval(secs => (q.report_ttl_ms - p_age_ms) / 1000.0), t, p_protocol, p_catalogue, p_models, p_datasets FROM instances WHERE id = p_instance AND boot = p_boot
     ON CONFLICT (instance_id, family) DO UPDATE SET boot = EXCLUDED.boot, sequence = EXCLUDED.sequence, healthy = EXCLUDED.healthy, reason = EXCLUDED.reason,
-       began_at = EXCLUDED.began_at, expires_at = EXCLUDED.expires_at, changed_at = CASE WHEN r.reason = EXCLUDED.reason THEN r.changed_at ELSE EXCLUDED.changed_at END, protocol = EXCLUDED.protocol, models = EXCLUDED.models, datasets = EXCLUDED.datasets
+       began_at = EXCLUDED.began_at, expires_at = EXCLUDED.expires_at, changed_at = CASE WHEN r.reason = EXCLUDED.reason THEN r.changed_at ELSE EXCLUDED.changed_at END, protocol = EXCLUDED.protocol, catalogue = EXCLUDED.catalogue, models = EXCLUDED.models, datasets = EXCLUDED.datasets
      WHERE r.boot < EXCLUDED.boot OR (r.boot = EXCLUDED.boot AND r.sequence < EXCLUDED.sequence);
   IF NOT FOUND THEN RETURN 'report_stale'; END IF;
   IF NOT sound THEN PERFORM nw.shut(CASE WHEN p_healthy THEN 'incompatible' ELSE p_reason END, p_family, false); END IF;
@@ -338,7 +340,7 @@ END $$;
 -- guard has seen of fences and admissions tells whether an older state was restored.
 -- +goose StatementBegin
 CREATE FUNCTION nw.report_component(p_component bytea, p_kind text, p_instance bytea, p_boot bigint, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea,
-  p_family text, p_sequence bigint, p_healthy boolean, p_reason text, p_age_ms bigint, p_protocol smallint, p_models bytea[], p_datasets bytea[],
+  p_family text, p_sequence bigint, p_healthy boolean, p_reason text, p_age_ms bigint, p_protocol smallint, p_catalogue bytea, p_models bytea[], p_datasets bytea[],
   p_fence bigint, p_admission bigint, OUT verdict text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE who record; seen bigint := (greatest(p_fence, p_admission) >> 40) + 1; behind boolean;
@@ -362,7 +364,8 @@ BEGIN
     WHEN p_fence NOT BETWEEN 0 AND (4095::bigint << 40) OR p_admission NOT BETWEEN 0 AND (1::bigint << 52) THEN 'invalid_request'
     ELSE nw.nonce_verdict(p_nonce_at) END;
   IF verdict = 'ok' THEN
-    verdict := nw.record_report(who.instance_id, p_boot, p_family, p_sequence, p_healthy, p_reason, p_age_ms, CASE WHEN p_kind = 'guard' THEN p_protocol END, p_models, p_datasets);
+    verdict := nw.record_report(who.instance_id, p_boot, p_family, p_sequence, p_healthy, p_reason, p_age_ms, CASE WHEN p_kind = 'guard' THEN p_protocol END,
+      CASE WHEN p_kind = 'guard' THEN p_catalogue END, p_models, p_datasets);
   END IF;
   IF verdict <> 'ok' THEN
     verdict := nw.refused('report', verdict, NULL, NULL, NULL, p_jkt);

@@ -21,7 +21,7 @@ BEGIN
   UPDATE decisions SET state = 'expired', decided_at = clock_timestamp() WHERE effect_id = e.id AND state IN ('pending', 'approved'); -- one that stands for something older
   INSERT INTO decisions (ref, effect_id, task_id, run_id, member, digest, activation_epoch, policy_id, requirement, expires_at)
     VALUES (p_decision, e.id, r.task_id, r.id, c.member, e.digest, l.activation_epoch, c.policy_id, p_requirement, p_until) RETURNING id INTO STRICT card;
-  INSERT INTO arguments (decision_id, body) VALUES (card, p_arguments);
+  INSERT INTO arguments (effect_id, body) VALUES (e.id, p_arguments) ON CONFLICT DO NOTHING;
   UPDATE runs SET state = 'waiting', holder = NULL, lease_until = NULL WHERE id = r.id AND state = 'claimed' AND inflight = 0 AND fence = r.fence;
   IF NOT FOUND THEN RAISE EXCEPTION 'fence_stale' USING ERRCODE = 'NW409'; END IF;
   PERFORM nw.note('ask', 'ok', r.task_id, r.id, e.id, json_build_object('decision', nw.hex(p_decision), 'effect', nw.hex(e.digest), 'fence', r.fence,
@@ -135,7 +135,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 BEGIN
   RETURN QUERY SELECT x.ref, k.ref, r.ref, x.digest, CASE WHEN x.state = 'pending' AND x.expires_at <= clock_timestamp() THEN 'expired' ELSE x.state END, x.asked_at, x.expires_at,
       x.decided_at, c.silence, e.risk, a.body, td.body
-    FROM decisions x JOIN arguments a ON a.decision_id = x.id JOIN effects e ON e.id = x.effect_id JOIN runs r ON r.id = x.run_id JOIN consents c ON c.id = r.consent_id
+    FROM decisions x JOIN arguments a ON a.effect_id = x.effect_id JOIN effects e ON e.id = x.effect_id JOIN runs r ON r.id = x.run_id JOIN consents c ON c.id = r.consent_id
     JOIN tasks k ON k.id = x.task_id JOIN task_revisions v ON v.task_id = c.task_id AND v.revision = c.task_revision JOIN documents td ON td.digest = v.document
    WHERE x.member = p_member AND (p_decision IS NULL OR x.ref = p_decision) ORDER BY (x.state = 'pending') DESC, x.id DESC LIMIT 100;
 END $$;

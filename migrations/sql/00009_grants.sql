@@ -24,12 +24,12 @@ BEGIN
   REVOKE ALL ON ALL FUNCTIONS IN SCHEMA nw FROM PUBLIC;
   GRANT USAGE ON SCHEMA nw TO nw_authority, nw_scheduler, nw_operator;
   FOREACH f IN ARRAY ARRAY['claim', 'renew', 'mint', 'admit', 'settle_effect', 'effect_for_holder', 'unsettled', 'settle_run',
-      'present', 'apply', 'require', 'retire', 'give_consent', 'decline', 'revoke', 'cut_off', 'record_finding', 'show_offers', 'show_tasks', 'show_runs', 'show_ambiguous',
+      'present', 'apply', 'require', 'retire', 'give_consent', 'decline', 'revoke', 'cut_off', 'withdraw', 'record_finding', 'show_offers', 'show_tasks', 'show_runs', 'show_ambiguous',
       'show_decisions', 'approve', 'deny', 'task_reference', 'entries', 'identity', 'note_refusal', 'count_refusals',
       'evaluate', 'register_replica', 'report_replica', 'report_component', 'boot_component', 'spend_component', 'decision', 'store_health', 'audit_health'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION nw.%I TO nw_authority', f);
   END LOOP;
-  FOREACH f IN ARRAY ARRAY['due', 'plan', 'zones', 'rezone', 'take_outbox', 'queues', 'reapable', 'reap', 'expire_effects', 'expire_consents', 'expire_decisions', 'raise_floors', 'drain', 'recycle',
+  FOREACH f IN ARRAY ARRAY['due', 'plan', 'zones', 'rezone', 'take_outbox', 'queues', 'reapable', 'reap', 'expire_effects', 'expire_consents', 'expire_decisions', 'release_reservations', 'raise_floors', 'drain', 'recycle',
       'register_replica', 'report_replica', 'decision', 'store_health'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION nw.%I TO nw_scheduler', f);
   END LOOP;

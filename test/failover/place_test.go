@@ -114,7 +114,7 @@ func (p *place) remembering(d decision) decision {
 // report is the guard's next report: good, and with what it has seen.
 func (p *place) report() fixture.Call {
 	p.reports++
-	return fixture.Call{From: `nw.report_component($1, 'guard', $2, 1, $3, clock_timestamp() + interval '6 seconds', $4, 'guards', $5, true, 'good', 0, 1::smallint, '{}', '{}', $6, $7)`,
+	return fixture.Call{From: `nw.report_component($1, 'guard', $2, 1, $3, clock_timestamp() + interval '6 seconds', $4, 'guards', $5, true, 'good', 0, 1::smallint, sha256('catalogue'), '{}', '{}', $6, $7)`,
 		Args: []any{p.guard.Name, p.guard.Instance, p.guard.Key, fixture.Random(), p.reports, p.guard.Fence, p.guard.Admission}}
 }
 
