@@ -8,7 +8,6 @@
 package scrub
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"sync"
@@ -63,10 +62,10 @@ func (s *Set) GoString() string { return "(secrets)" }
 
 // Bytes returns text without the secrets, and whether there were any.
 func (s *Set) Bytes(text []byte) (clean []byte, found bool) {
-	r := s.Reader(bytes.NewReader(text))
-	var out bytes.Buffer
-	_, _ = out.ReadFrom(r) // neither end has errors
-	return out.Bytes(), r.Found()
+	m := s.machine()
+	defer m.release()
+	m.take(text)
+	return m.give(make([]byte, 0, len(text)), m.at), m.found
 }
 
 func (s *Set) compile(all []pattern) {

@@ -92,6 +92,9 @@ func TestSecretsThatTouchOrOverlap(t *testing.T) {
 	} {
 		for _, size := range []int{1, 3, 4096} {
 			require.Equal(t, want, scrubbed(t, s, text, size))
+			whole, found := s.Bytes([]byte(text))
+			require.Equal(t, want, string(whole))
+			require.Equal(t, strings.Contains(want, Marker), found)
 		}
 	}
 }
@@ -277,6 +280,16 @@ func BenchmarkReader(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+func BenchmarkBytes(b *testing.B) {
+	s := set(b, "sk_live_51H8xK2eZvKYlo2C")
+	text := []byte(`{"id":"p-1","state":"paid","owner":{"name":"` + strings.Repeat("Bob ", 100) + `"},"lines":[{"id":1},{"id":2}]}`)
+	b.SetBytes(int64(len(text)))
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = s.Bytes(text)
 	}
 }
 
