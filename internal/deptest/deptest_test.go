@@ -37,6 +37,8 @@ var bans = []ban{
 	{"guards", "github.com/nats-io", "who adds a guard must not inherit a broker"},
 	{"guards", "keys", "guards hold no key of the cluster"},
 	{"guards", "internal/pg", "who adds a guard must not inherit a database"},
+	{"guards", "go.etcd.io/bbolt", "who adds a guard must not inherit a file store"},
+	{"guards/internal/journal", "github.com/jackc/pgx", "a local ledger reaches no database"},
 	{"worker", "github.com/jackc/pgx", "a worker reaches no database"},
 	{"worker", "github.com/nats-io", "worker/natsqueue brings its own; another queue must be possible"},
 	{"worker", "keys", "workers hold no key of the cluster"},
