@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,7 +19,7 @@ const maxRegistry = 1 << 20
 
 func (p program) admin() *cobra.Command {
 	return group("admin", "Operate the registry, as an operator whom the configuration names",
-		p.adminApply(), p.adminRetire(), p.adminCutOff(), p.adminNATSConfig())
+		p.adminApply(), p.adminRetire(), p.adminCutOff(), p.adminWithdraw(), p.adminNATSConfig())
 }
 
 func (p program) adminApply() *cobra.Command {
@@ -101,4 +102,26 @@ func (p program) adminCutOff() *cobra.Command {
 			fmt.Fprintf(b, "Cut off. Everything that this task had been given is dead since activation epoch %d, which is committed.\n", e.ActivationEpoch)
 		})
 	})
+}
+
+func (p program) adminWithdraw() *cobra.Command {
+	var in api.WithdrawRequest
+	var key string
+	cmd := p.personal("withdraw TASK", "Take a pre-approved key out of a task's consent: its owner will be asked again", cobra.ExactArgs(1), func(ctx context.Context, who *person, asJSON bool, args []string) (err error) {
+		if in.Task, err = reference("a task", args[0]); err != nil {
+			return err
+		}
+		in.Key = json.RawMessage(key)
+		return answer(ctx, p, who, asJSON, "POST", api.PathWithdraw, in, func(b *strings.Builder, e api.Epoch) {
+			fmt.Fprintf(b, "Withdrawn. Everything that this task had been given is dead since activation epoch %d, which is committed.\n", e.ActivationEpoch)
+		})
+	})
+	cmd.Flags().StringVar(&in.Guard, "guard", "", "`NAME` of the guard")
+	cmd.Flags().StringVar(&in.Action, "action", "", "the `ACTION`")
+	cmd.Flags().StringVar(&in.Resource, "resource", "", "the `RESOURCE`")
+	cmd.Flags().StringVar(&key, "key", "", "the pre-approved key, as the consent shows it: a `JSON` object")
+	for _, name := range []string{"guard", "action", "resource", "key"} {
+		_ = cmd.MarkFlagRequired(name) // the flags are defined above
+	}
+	return cmd
 }

@@ -45,18 +45,22 @@ func (p program) decide(verb, short, said string) *cobra.Command {
 func showDecision(b *strings.Builder, d api.OwnerDecision) {
 	fmt.Fprintf(b, "%s asks you to decide, until %s.\n\n", oneLine(d.Title, 120), when(d.ExpiresAt))
 	fmt.Fprintf(b, "Exactly this (written by the workload; all of it is done as it stands, or none)\n")
-	var pretty bytes.Buffer
-	if err := json.Indent(&pretty, d.Effect, "  ", "  "); err != nil {
-		pretty.Reset()
-		pretty.WriteString("(it cannot be shown; do not approve it)")
-	}
-	fmt.Fprintf(b, "  %s\n", inkOnly(pretty.String()))
+	fmt.Fprintf(b, "  %s\n", pretty(d.Effect, "(it cannot be shown; do not approve it)"))
 	fmt.Fprintf(b, "\nRisk %s. Without an answer the run %s.\n", oneLine(d.Risk, 10), map[string]string{"stop": "stops then", "wait": "has waited until then, and ends"}[d.Silence])
 	if d.State != "pending" {
 		fmt.Fprintf(b, "\nThis is %s; there is nothing to answer.\n", oneLine(d.State, 20))
 		return
 	}
 	fmt.Fprintf(b, "\nYour answer, to exactly this\n  Allow once\n    nightwarrant decision approve %s --digest %s\n  Do not allow\n    nightwarrant decision deny %s --digest %s\n", d.Decision, d.Digest, d.Decision, d.Digest)
+}
+
+// pretty spreads JSON over lines that a terminal only shows.
+func pretty(text json.RawMessage, otherwise string) string {
+	var out bytes.Buffer
+	if err := json.Indent(&out, text, "  ", "  "); err != nil {
+		return otherwise
+	}
+	return inkOnly(out.String())
 }
 
 // inkOnly writes what a terminal would hide or act on as JSON escapes, so that

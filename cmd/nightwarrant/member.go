@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -195,12 +196,20 @@ func (p program) runs() *cobra.Command {
 }
 
 func showRuns(b *strings.Builder, page api.Page[api.Run]) {
-	table(b, "Nothing has run.", page.Items, "RUN\tTASK\tFOR\tSTATE\tDONE\tNOT DONE\tUNKNOWN", func(r api.Run) string {
-		return fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%d\t%d", r.Run, r.Task, when(r.NominalAt), oneLine(r.State, 40), r.Committed, r.NotApplied, r.Ambiguous)
+	table(b, "Nothing has run.", page.Items, "RUN\tTASK\tFOR\tSTATE\tDONE\tNOT DONE\tUNKNOWN\tSTEPS\tCOST", func(r api.Run) string {
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s", r.Run, r.Task, when(r.NominalAt), oneLine(r.State, 40), r.Committed, r.NotApplied, r.Ambiguous, r.Steps, cost(r.Spent, r.Currency))
 	})
 	if page.Next != "" {
 		fmt.Fprintf(b, "\nMore: nightwarrant run list --cursor %s\n", oneLine(page.Next, 64))
 	}
+}
+
+// cost is what a run has spent; without a currency it may spend nothing.
+func cost(spent int64, currency string) string {
+	if currency == "" {
+		return "-"
+	}
+	return money(spent, oneLine(currency, 3))
 }
 
 var findings = []string{"happened", "did_not", "unknown"}
@@ -212,6 +221,17 @@ func (p program) finding() *cobra.Command {
 				return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", e.Effect, when(e.AdmittedAt), oneLine(e.Action, 64), oneLine(e.Resource, 80), oneLine(e.Guard, 64), findingOf(e))
 			})
 		})
+	})
+	show := p.personal("show EFFECT", "Show what is known of one of them: what was sent, when, and what answered", cobra.ExactArgs(1), func(ctx context.Context, who *person, asJSON bool, args []string) error {
+		var page api.Page[api.AmbiguousEffect]
+		if err := who.json(ctx, "GET", api.PathFindings, nil, &page); err != nil {
+			return err
+		}
+		i := slices.IndexFunc(page.Items, func(e api.AmbiguousEffect) bool { return e.Effect == args[0] })
+		if i < 0 {
+			return errors.New("there is no such effect among yours of which nobody can prove whether it happened")
+		}
+		return p.print(asJSON, page.Items[i], func(b *strings.Builder) { showEvidence(b, page.Items[i]) })
 	})
 	record := p.personal("record EFFECT happened|did_not|unknown", "Record what you have found out; nothing is done again", cobra.ExactArgs(2),
 		func(ctx context.Context, who *person, asJSON bool, args []string) error {
@@ -226,7 +246,37 @@ func (p program) finding() *cobra.Command {
 				fmt.Fprintf(b, "Recorded for %s: %s.\n", ref, args[1])
 			})
 		})
-	return group("finding", "See ambiguous effects, and record what you found", list, record)
+	return group("finding", "See ambiguous effects, and record what you found", list, show, record)
+}
+
+// answered says in words what answered a guard.
+var answered = map[string]string{
+	api.AnsweredNothing: "nothing: the guard stopped before an answer came", api.AnsweredTimeout: "nothing in time", api.AnsweredConnection: "nothing: the connection broke",
+	api.AnsweredMalformed: "something that cannot be read", api.AnsweredUnknown: "it is not known what",
+}
+
+func showEvidence(b *strings.Builder, e api.AmbiguousEffect) {
+	fmt.Fprintf(b, "Nobody can prove whether this happened. It will not be done again by itself.\n\n  effect    %s\n  run       %s\n  task      %s\n  what      %s on %s at %s\n  admitted  %s\n",
+		e.Effect, e.Run, e.Task, oneLine(e.Action, 64), oneLine(e.Resource, 255), oneLine(e.Guard, 64), when(e.AdmittedAt))
+	switch {
+	case e.Answered == "":
+		b.WriteString("  sent      the guard has told nothing\n")
+	case e.SentAt == nil:
+		b.WriteString("  sent      nothing, as far as the guard knows\n")
+	default:
+		fmt.Fprintf(b, "  sent      %s, by the guard's clock\n", when(*e.SentAt))
+	}
+	switch text, known := answered[e.Answered]; {
+	case known:
+		fmt.Fprintf(b, "  answered  %s\n", text)
+	case e.Answered == api.AnsweredStatus:
+		fmt.Fprintf(b, "  answered  HTTP status %d\n", e.Status)
+	}
+	fmt.Fprintf(b, "  finding   %s\n", findingOf(e))
+	if e.Sent != nil {
+		fmt.Fprintf(b, "\nThe workload asked for exactly this:\n\n  %s\n", pretty(e.Sent, "(it cannot be shown)"))
+	}
+	fmt.Fprintf(b, "\nLook at the other side, then: nightwarrant finding record %s happened|did_not|unknown\n", e.Effect)
 }
 
 func findingOf(e api.AmbiguousEffect) string {

@@ -146,3 +146,9 @@ func (s *Server) retire(w http.ResponseWriter, r *http.Request) error {
 		return s.authority.Retire(ctx, c, e, in)
 	})
 }
+
+func (s *Server) withdraw(w http.ResponseWriter, r *http.Request) error {
+	return acting(s, w, r, func(ctx context.Context, c authority.Call, e capability.Token, in api.WithdrawRequest) (api.Epoch, error) {
+		return s.authority.Withdraw(ctx, c, e, in)
+	})
+}

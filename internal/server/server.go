@@ -92,6 +92,7 @@ func (s *Server) Routes() []Route {
 		{"POST", api.PathFindings, false, s.finding},
 		{"POST", api.PathRegistry, true, s.apply}, // sets with a task in them; see the verb apply
 		{"POST", api.PathRetire, false, s.retire},
+		{"POST", api.PathWithdraw, false, s.withdraw},
 
 		{"GET", "/healthz", false, s.healthz},
 		{"GET", "/readyz", false, s.readyz},
