@@ -7,8 +7,9 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/pg"
 )
 
-// reapOnce ends or requeues runs whose lease or deadline has passed, and ends
-// effects, consents and questions whose time is over. It works while admission is closed.
+// reapOnce ends or requeues runs whose lease or deadline has passed, ends
+// effects, consents and questions whose time is over, and gives back what ended
+// runs had reserved. It works while admission is closed.
 // The list is a hint; each verb decides again, under its locks (P10).
 func (s *Scheduler) reapOnce(ctx context.Context) error {
 	runs, err := s.store.reapable(ctx, s.limits.Runs)
@@ -35,7 +36,9 @@ func (s *Scheduler) reapOnce(ctx context.Context) error {
 	silent, err := s.store.expireDecisions(ctx, s.limits.Runs)
 	failed = append(failed, err)
 	s.metrics.silences.Add(float64(silent))
-	if max(int64(len(runs)), expired, ended, silent) == int64(s.limits.Runs) && errors.Join(failed...) == nil {
+	released, err := s.store.releaseReservations(ctx, s.limits.Runs)
+	failed = append(failed, err)
+	if max(int64(len(runs)), expired, ended, silent, released) == int64(s.limits.Runs) && errors.Join(failed...) == nil {
 		s.reaper.wake() // there are more
 	}
 	return errors.Join(failed...)
@@ -53,18 +56,5 @@ func (s *Scheduler) recycleOnce(ctx context.Context) error {
 	}
 	recycled, err := s.store.recycle(ctx)
 	s.metrics.recycled.Add(float64(recycled))
-	return err
-}
-
-// notifyOnce tells owners what is due, also while admission is closed. When the
-// receiver is away, that is looked at at once.
-func (s *Scheduler) notifyOnce(ctx context.Context) error {
-	more, err := s.notices.Once(ctx)
-	if err != nil {
-		s.assessor.wake()
-	}
-	if more {
-		s.notifier.wake()
-	}
 	return err
 }

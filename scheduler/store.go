@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/nightwarrant/nightwarrant/internal/pg"
-	"github.com/nightwarrant/nightwarrant/scheduler/notify"
 	"github.com/nightwarrant/nightwarrant/scheduler/queue"
 )
 
@@ -135,6 +134,12 @@ func (s store) expireConsents(ctx context.Context, limit int) (n int64, err erro
 	return n, err
 }
 
+// releaseReservations gives back what was reserved for effects that never came to a guard.
+func (s store) releaseReservations(ctx context.Context, limit int) (n int64, err error) {
+	_, err = pg.Call(ctx, s.pool, `SELECT nw.release_reservations($1)`, []any{limit}, &n)
+	return n, err
+}
+
 // expireDecisions ends cards that no owner has answered in time.
 func (s store) expireDecisions(ctx context.Context, limit int) (n int64, err error) {
 	_, err = pg.Call(ctx, s.pool, `SELECT nw.expire_decisions($1)`, []any{limit}, &n)
@@ -168,28 +173,6 @@ type registration struct{ instance, boot int64 }
 func (s store) register(ctx context.Context, instance [32]byte) (r registration, err error) {
 	_, err = pg.Call(ctx, s.pool, `SELECT instance_id, boot FROM nw.register_replica($1, $2)`, []any{kind, instance[:]}, &r.instance, &r.boot)
 	return r, err
-}
-
-// Take implements [notify.Store].
-func (s store) Take(ctx context.Context, limit int, again time.Duration) ([]notify.Notice, error) {
-	return all[notify.Notice](ctx, s.pool, `SELECT matter, kind, member, task, run, due_at, expires_at, attempt FROM nw.take_notices($1, $2)`, limit, again.Milliseconds())
-}
-
-// Settle implements [notify.Store].
-func (s store) Settle(ctx context.Context, n notify.Notice, delivered bool) (dead bool, err error) {
-	if delivered {
-		return false, s.call(ctx, `SELECT nw.notice_delivered($1, $2)`, n.Matter, n.Kind)
-	}
-	_, err = pg.Call(ctx, s.pool, `SELECT nw.notice_refused($1, $2)`, []any{n.Matter, n.Kind}, &dead)
-	return dead, err
-}
-
-// Waiting implements [notify.Store].
-func (s store) Waiting(ctx context.Context) (w notify.Waiting, err error) {
-	var untold int64
-	_, err = pg.Call(ctx, s.pool, `SELECT due, dead, untold_ms FROM nw.notices_health()`, nil, &w.Due, &w.Dead, &untold)
-	w.Untold = time.Duration(untold) * time.Millisecond
-	return w, err
 }
 
 // report is one judgement of a family.
