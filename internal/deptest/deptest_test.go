@@ -45,6 +45,8 @@ var bans = []ban{
 	{"worker", "guards", "a worker knows a guard by its URI only"},
 	{"worker/natsqueue", "github.com/jackc/pgx", "a worker reaches no database"},
 	{"guards/postgres", "github.com/nats-io", "a resource's guard needs no broker"},
+	{"guards/model", "github.com/nats-io", "a model's guard needs no broker"},
+	{"guards/model", "github.com/jackc/pgx", "a model's guard needs no database"},
 	{"authority/api", module, "the wire types are a leaf"},
 	{"authority/canonical", module, "the spelling of documents is a leaf"},
 	{"scheduler/timetable", "github.com/jackc/pgx", "when a task fires is pure"},
