@@ -86,6 +86,7 @@ func redirect(w *world) {
 	w.present(p, e)
 	require.Zero(w, stolen.Load(), "times that the guard followed a redirect of %s", api.PathSettle)
 	w.authority.Rule(api.PathSettle, nil)
+	w.overdue(e)
 	require.Equal(w, api.Committed, w.endOf(e))
 }
 
@@ -239,26 +240,20 @@ func authorityAway(w *world) {
 	w.requireCommitted(e, w.present(p, e))
 }
 
-// staleComponent: the authority no longer knows the guard's own capability. The guard gets another one by itself.
+// staleComponent: the authority no longer takes the guard's own capability, or its nonce. The guard gets others by itself.
 func staleComponent(w *world) {
 	p := w.start()
-	e := w.next()
-	held := w.authority.Catch(api.PathAdmit, e.ref)
-	done := w.begin(p, e)
-	w.arrive("the question", held.Arrived())
-	w.verdict(api.PathAdmit, api.InvalidToken)
-	held.Act()
-	w.verdict(api.PathAdmit, "")
-	held.Deliver()
-	if a := <-done; a.status != http.StatusOK {
-		w.requireUntouched(e, a)
-		w.requireCommitted(e, w.present(p, e))
+	for _, spoil := range []func(){w.authority.Revoke, w.authority.Forget} {
+		e := w.next()
+		spoil()
+		if a := w.present(p, e); a.status != http.StatusOK {
+			w.requireUntouched(e, a)
+			a = w.present(p, e)
+			require.Equal(w, http.StatusOK, a.status, "the guard does not get another capability: %s", a)
+		}
+		require.Equal(w, api.Committed, w.state(e))
+		require.Equal(w, 1, w.applied(e))
 	}
-	require.Equal(w, 1, w.applied(e))
-
-	w.authority.Forget() // all nonces, also the guard's own
-	e = w.next()
-	w.requireCommitted(e, w.present(p, e))
 }
 
 // superseded: a later boot of the instance has registered; what is left of the earlier one does nothing more.

@@ -14,6 +14,7 @@
 package guardtest
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // Guard is what the suite is told about the guard under test. Effects are
@@ -125,8 +127,11 @@ type tb interface {
 // suite is one Run.
 type suite struct {
 	guard Guard
-	last  atomic.Int64 // number of an effect
+	last  atomic.Int64  // number of an effect
+	waits time.Duration // for whatever must come; 0 is 20 s
 }
+
+func (s *suite) patience() time.Duration { return cmp.Or(s.waits, 20*time.Second) }
 
 // named is one case.
 type named struct {

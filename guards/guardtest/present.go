@@ -218,7 +218,7 @@ func lateGoAhead(w *world) {
 	held.Deliver() // its apply_within_ms is whole
 	a := <-done
 	require.NotEqual(w, api.Committed, a.outcome, "after a late go-ahead: %s", a)
-	require.NotEqual(w, api.Committed, w.endOf(e))
+	require.NotEqual(w, api.Committed, w.endOf(e), "after its time")
 	require.Zero(w, w.applied(e), "times that it happened after its time")
 }
 
@@ -247,7 +247,7 @@ func lateAtResource(w *world) {
 	pause(short + 200*time.Millisecond)
 	held.Release()
 	<-done
-	require.NotEqual(w, api.Committed, w.endOf(e))
+	require.NotEqual(w, api.Committed, w.endOf(e), "after its time")
 	require.Zero(w, w.applied(e), "times that it happened after its time")
 }
 

@@ -183,7 +183,7 @@ func (w *world) spoiledByAny(p *process, changes map[string]func(e *effect, r *h
 		e, began := w.next(), time.Now()
 		a := p.send(w.request(e, func(r *http.Request) { change(e, r) }))
 		assert.True(w, a.status == 0 || a.refused(), "%s: it was answered with %d %s", name, a.status, a)
-		assert.Less(w, time.Since(began), patience, "%s: the guard reads on and on", name)
+		assert.Less(w, time.Since(began), w.suite.patience(), "%s: the guard reads on and on", name)
 		assert.Equal(w, "minted", w.state(e), "%s: as the authority has it", name)
 		assert.Zero(w, w.applied(e), "%s: times that effect %d happened", name, e.n)
 	}

@@ -19,7 +19,6 @@ import (
 )
 
 const (
-	patience    = 20 * time.Second // for whatever must come
 	applyWithin = 10 * time.Second // where time is not what a case is about
 	uri         = authoritytest.GuardURI
 )
@@ -58,7 +57,7 @@ func (s *suite) newWorld(t tb) *world {
 	require.NoError(t, err)
 	authority.ApplyWithin = applyWithin
 	w := &world{tb: t, guard: &s.guard, suite: s, authority: authority, worker: authoritytest.NewWorker(authority.Authority), lane: authoritytest.Ref(), log: new(safeBuffer)}
-	w.client = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 16},
+	w.client = &http.Client{Timeout: s.patience(), Transport: &http.Transport{MaxIdleConnsPerHost: 16},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	dir := t.TempDir()
 	w.setting = Environment{URI: uri, Name: authoritytest.GuardName, Authority: authority.Issuer, Log: w.log,
@@ -133,9 +132,9 @@ func freeAddress(t tb) string {
 // dial waits until the process takes connections.
 func (p *process) dial() net.Conn {
 	p.w.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(p.w.suite.patience())
 	for {
-		conn, err := net.DialTimeout("tcp", p.address, patience)
+		conn, err := net.DialTimeout("tcp", p.address, p.w.suite.patience())
 		if err == nil {
 			return conn
 		}
@@ -149,7 +148,7 @@ func pause(d time.Duration) { <-time.After(d) }
 // await fails the case when what is asked for does not come true.
 func (w *world) await(what string, isTrue func(a *authoritytest.Authority) bool) {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), w.suite.patience())
 	defer cancel()
 	err := w.authority.Await(ctx, func() bool { return isTrue(w.authority.Authority) })
 	require.NoError(w, err, "waited in vain: %s", what)
@@ -160,7 +159,7 @@ func (w *world) arrive(what string, arrived <-chan struct{}) {
 	w.Helper()
 	select {
 	case <-arrived:
-	case <-time.After(patience):
+	case <-time.After(w.suite.patience()):
 		require.Fail(w, "waited in vain: "+what)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -68,6 +69,8 @@ type Authority struct {
 	Intercept    func(ctx context.Context, path string, answer func() *http.Response) (*http.Response, error)
 
 	boots   map[capability.Thumbprint]int64
+	revoked map[string]bool // component capabilities, by jti
+	issued  map[string]bool
 	nonces  map[string]nonce
 	proofs  map[[32]byte]bool
 	numbers int64
@@ -88,7 +91,7 @@ func New() *Authority {
 	}
 	return &Authority{
 		Key: key, Issuer: Issuer, Verdicts: map[string]api.Code{}, ApplyWithin: time.Minute, SettleWithin: 30 * time.Second,
-		Effects: map[string]*Effect{}, Calls: map[string]int{}, Healthy: map[int64]bool{}, boots: map[capability.Thumbprint]int64{},
+		Effects: map[string]*Effect{}, Calls: map[string]int{}, Healthy: map[int64]bool{}, boots: map[capability.Thumbprint]int64{}, revoked: map[string]bool{}, issued: map[string]bool{},
 		nonces: map[string]nonce{}, proofs: map[[32]byte]bool{}, reports: map[int64]int64{}, changed: make(chan struct{}),
 	}
 }
@@ -195,6 +198,13 @@ func (a *Authority) Forget() {
 	a.Lock()
 	defer a.Unlock()
 	clear(a.nonces)
+}
+
+// Revoke makes the guard's own capabilities worthless, as a new incarnation would. It can get others.
+func (a *Authority) Revoke() {
+	a.Lock()
+	defer a.Unlock()
+	maps.Copy(a.revoked, a.issued)
 }
 
 // Mint makes an effect and its capability, bound to holder. Each change may spoil the claims before they are signed.

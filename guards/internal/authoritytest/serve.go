@@ -121,9 +121,10 @@ func (a *Authority) token(r *http.Request) (any, api.Code) {
 		a.Latest++
 		a.boots[proof.Key] = a.Latest
 	}
-	now := time.Now().Unix()
+	now, id := time.Now().Unix(), Ref()
+	a.issued[id] = true
 	token, err := capability.SignComponent(a.Key, capability.ComponentClaims{
-		Header: capability.Header{Issuer: a.Issuer, Audience: a.Issuer, Subject: GuardName, ClientID: GuardName, IssuedAt: now, Expires: now + 300, ID: Ref(),
+		Header: capability.Header{Issuer: a.Issuer, Audience: a.Issuer, Subject: GuardName, ClientID: GuardName, IssuedAt: now, Expires: now + 300, ID: id,
 			Confirmation: capability.Confirmation{JKT: proof.Key}, Generation: generation},
 		Component: GuardName, ComponentKind: "guard", Boot: a.boots[proof.Key], Families: []string{"guards"},
 	})
@@ -145,6 +146,9 @@ func (a *Authority) component(r *http.Request) (int64, api.Code) {
 	}
 	if _, code := a.spend(r, capability.Expect{AccessToken: token, Holder: claims.Confirmation.JKT}); code != "" {
 		return 0, code
+	}
+	if a.revoked[claims.ID] {
+		return 0, api.InvalidToken
 	}
 	if claims.Boot != a.Latest && !a.Replicas {
 		return 0, api.BootSuperseded
