@@ -65,7 +65,7 @@ func credulous(w *work) string {
 		c AS (INSERT INTO nw.components (id, profile_id) SELECT id, $2 FROM r), f AS (INSERT INTO nw.component_families SELECT id, 'x_' || repeat('0', 64) FROM r)
 		INSERT INTO nw.instances (kind, component_id, instance, jkt) SELECT 'component', id, sha256('instance'), sha256('key') FROM r`, w.Guard, w.Profile)
 	verdict := w.verdict(fixture.Call{From: `nw.report_component(sha256('reporter'), 'reporter', sha256('instance'), 1, sha256('key'), clock_timestamp() + interval '6 seconds', sha256('proof'),
-		'x_' || repeat('0', 64), 1, true, 'good', 0, NULL, '{}', '{}', 6::bigint << 40, 1::bigint << 40)`})
+		'x_' || repeat('0', 64), 1, true, 'good', 0, NULL, NULL, '{}', '{}', 6::bigint << 40, 1::bigint << 40)`})
 	require.Equal(w.t, "ok", verdict)
 	if h := w.history(); len(h) > 1 {
 		return fmt.Sprint(h)
