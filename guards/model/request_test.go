@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/authority/canonical"
 	"github.com/nightwarrant/nightwarrant/guards"
 )
 
@@ -267,4 +268,22 @@ func TestConfigurationIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
 	require.Equal(t, [][32]byte{Digest("https://api.example/v1", "m", "1")}, l.Digests())
+}
+
+// TestParametersOfACall is the agreement with the worker's library, which has the same test.
+func TestParametersOfACall(t *testing.T) {
+	t.Parallel()
+	const body = `{"model":"little","max_tokens":5,"temperature":0.7,"messages":[{"role":"user","content":"Good morning."}]}`
+	for form, want := range map[string]string{
+		"digest": `{"currency":"EUR","max_cost":50,"max_output_tokens":5,"model":"https://api.example.com/v1/models/little","request_bytes":106,` +
+			`"request_sha256":"1elOdzqeJ4Syc579VNnAjtzHnVodaDG9tF8Zh7TTaIQ"}`,
+		"text": `{"currency":"EUR","max_cost":50,"max_output_tokens":5,"model":"https://api.example.com/v1/models/little","request":` +
+			`"{\"model\":\"little\",\"max_tokens\":5,\"temperature\":0.7,\"messages\":[{\"role\":\"user\",\"content\":\"Good morning.\"}]}"}`,
+	} {
+		got, err := parameters("https://api.example.com/v1", dialects[ChatComplete], http.Header{HeaderMaxCost: {"50 EUR"}, HeaderRequest: {form}}, []byte(body))
+		require.NoError(t, err)
+		clean, err := canonical.Canonicalize(got)
+		require.NoError(t, err)
+		require.Equal(t, want, string(clean))
+	}
 }
