@@ -124,19 +124,6 @@ func (s *Scheduler) examine(ctx context.Context) (health queue.Health) {
 	return queue.Health{Reason: queue.Unreachable, Err: err}
 }
 
-// askNotices asks whoever tells owners whether they are told.
-func (s *Scheduler) askNotices(ctx context.Context) (health queue.Health) {
-	err := contained(ctx, func(ctx context.Context) error {
-		reason, why := s.notices.Look(ctx)
-		health = queue.Health{Reason: queue.Reason(reason), Err: why}
-		return nil
-	})
-	if err != nil {
-		return queue.Health{Reason: queue.Unreachable, Err: err}
-	}
-	return health
-}
-
 // withLoops makes a loop that is stuck bad news too: a relay that publishes
 // nothing is no queue.
 func (r *reports) withLoops(health queue.Health, now time.Time) queue.Health {

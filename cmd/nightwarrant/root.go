@@ -36,7 +36,7 @@ func (p program) commands() []*cobra.Command {
 	return []*cobra.Command{
 		p.serve(), p.scheduler(), p.guard(),
 		p.migrate(), p.keys(), p.gate(), p.fsck(),
-		p.admin(), p.offer(), p.task(), p.runs(), p.finding(), p.decision(), p.readiness(),
+		p.admin(), p.offer(), p.task(), p.runs(), p.finding(), p.decision(), p.notice(), p.readiness(),
 		p.demo(), p.dev(), p.bench(), p.version(), p.devIssuer(), p.devIDP(), p.devNATS(), p.demoWorker(),
 	}
 }

@@ -124,7 +124,29 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- show_notices is what operators see: what was given up, and what waits, oldest first. Who owns the task is not among it.
+-- +goose StatementBegin
+CREATE FUNCTION nw.show_notices(p_limit integer) RETURNS TABLE (matter bytea, kind text, task bytea, state text, due_at timestamptz, attempt integer, refusals smallint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+BEGIN
+  RETURN QUERY SELECT n.matter, n.kind, k.ref, n.state, n.due_at, n.attempt, n.refusals FROM notices n JOIN tasks k ON k.id = n.task_id
+   WHERE n.due_at <= clock_timestamp() ORDER BY n.state, n.due_at LIMIT p_limit;
+END $$;
+-- +goose StatementEnd
+
+-- retry_notices lets what was given up be told after all, when the receiver has been mended. What is about a card that is over is forgotten.
+-- +goose StatementBegin
+CREATE FUNCTION nw.retry_notices(OUT retried bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+BEGIN
+  DELETE FROM notices n WHERE n.state = 'dead' AND n.expires_at IS NOT NULL AND NOT EXISTS (SELECT FROM decisions d WHERE d.ref = n.matter AND d.state = 'pending');
+  UPDATE notices n SET state = 'due', refusals = 0, attempt = 0, next_at = clock_timestamp() WHERE n.state = 'dead';
+  GET DIAGNOSTICS retried = ROW_COUNT;
+  PERFORM nw.operator_note('notice', json_build_object('retried', retried));
+END $$;
+-- +goose StatementEnd
+
 REVOKE ALL ON ALL TABLES IN SCHEMA nw FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA nw FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION nw.take_notices, nw.notice_delivered, nw.notice_refused, nw.notices_health TO nw_scheduler;
+GRANT EXECUTE ON FUNCTION nw.show_notices, nw.retry_notices TO nw_operator;
 RESET ROLE;
