@@ -24,7 +24,8 @@ type effect struct {
 	Digest  []byte
 	Attempt []byte `json:",omitempty"` // that was started, or that was proven
 	Params  []byte `json:",omitempty"` // the very bytes: their digest is the effect's
-	Sent    int64  `json:",omitempty"` // Unix milliseconds of the guard's clock
+	Target  guards.Target
+	Sent    int64 `json:",omitempty"` // Unix milliseconds of the guard's clock
 
 	Outcome  guards.Outcome `json:",omitempty"`
 	Reason   api.Code       `json:",omitempty"`
@@ -120,7 +121,7 @@ func (t *txn) start(a guards.Admitted) error {
 	}
 	t.put(bucketLanes, a.Lane[:], lane{a.Fence})
 	t.meta.Fence, t.meta.Admission = max(t.meta.Fence, a.Fence), max(t.meta.Admission, a.Number)
-	e.Stage, e.Attempt, e.Params = started, a.ID[:], a.Params
+	e.Stage, e.Attempt, e.Params, e.Target = started, a.ID[:], a.Params, a.Target
 	t.put(bucketEffects, a.Effect[:], e)
 	return nil
 }
@@ -162,7 +163,7 @@ func (j *Journal) End(id guards.Ref, ending guards.Ending) error {
 func (t *txn) end(id guards.Ref, e effect, attempt guards.Ref, ending guards.Ending) {
 	e.Stage, e.Attempt, e.Outcome, e.Reason, e.Spent = ended, attempt[:], ending.Outcome, ending.Reason, ending.Spent
 	if ending.Outcome != guards.Ambiguous {
-		e.Params = nil // a person has no question left
+		e.Params, e.Target = nil, guards.Target{} // a person has no question left
 	} else if ending.Evidence != nil {
 		e.Answered, e.Status = ending.Evidence.Answered, ending.Evidence.Status
 	}
@@ -209,7 +210,8 @@ func (e *effect) ending() guards.Ending {
 		ending.Outcome, e.Answered = guards.Ambiguous, api.AnsweredNothing
 	}
 	if ending.Outcome == guards.Ambiguous {
-		ending.Evidence = &api.Evidence{Parameters: e.Params, SentUnixMS: e.Sent, Answered: e.Answered, Status: e.Status}
+		ending.Evidence = &api.Evidence{Action: e.Action, Resource: e.Target.Resource, Amount: e.Target.Amount, Currency: e.Target.Currency,
+			Parameters: e.Params, SentUnixMS: e.Sent, Answered: e.Answered, Status: e.Status}
 		if e.Answered == "" {
 			ending.Evidence.Answered = api.AnsweredUnknown
 		}

@@ -73,7 +73,8 @@ func (w *writer) release() (err error) {
 	if w.db != nil {
 		err = protected(w.db.Close)
 	} else if w.file != nil {
-		_ = w.file.Close() // of an opening that failed, or given up: with it goes bbolt's own lock
+		_ = unix.Flock(int(w.file.Fd()), unix.LOCK_UN) // bbolt's own, which its mapping would keep
+		_ = w.file.Close()
 	}
 	if w.mark != nil {
 		err = errors.Join(err, w.mark.close())
@@ -200,7 +201,7 @@ func (w *writer) start() error {
 	if w.mark, err = openMark(w.path(markName), found); err != nil {
 		return settings(err)
 	}
-	w.clock = clock{last: w.now()}
+	w.clock = clock{last: w.now(), ms: found.ms}
 	return protected(func() error { return w.boot(found) })
 }
 

@@ -18,6 +18,7 @@ type state struct {
 	ID   guards.Ref
 	Boot int64 // how often it was opened
 	TxID int64 // of its last commit
+	ms   int64 // of its clock; not in the mark
 }
 
 // mark is a small file that follows the journal's commits without an fsync of its own. It never knows of a commit that is not durable,

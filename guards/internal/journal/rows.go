@@ -47,19 +47,17 @@ type lane struct{ Fence int64 }
 
 // clock counts the time during which the journal is open, so that no step of the wall clock makes it forget. Not counting the rest
 // keeps rows for longer.
-type clock struct{ last time.Time }
+type clock struct {
+	last time.Time
+	ms   int64
+}
 
-// pass returns the whole milliseconds since it was asked last.
-func (c *clock) pass(now time.Time) int64 {
-	ms := now.Sub(c.last).Milliseconds()
-	if ms <= 0 {
-		if ms < 0 {
-			c.last = now
-		}
-		return 0
-	}
-	c.last = c.last.Add(time.Duration(ms) * time.Millisecond)
-	return ms
+// read is in whole milliseconds and never goes back.
+func (c *clock) read(now time.Time) int64 {
+	passed := now.Sub(c.last).Milliseconds()
+	c.last = c.last.Add(time.Duration(passed) * time.Millisecond)
+	c.ms += max(0, passed)
+	return c.ms
 }
 
 // lay makes the buckets of a new journal.
@@ -89,14 +87,14 @@ func (w *writer) begin(tx *bbolt.Tx) (*txn, error) {
 	if !t.get(bucketMeta, keyMeta, &t.meta) && t.err == nil {
 		t.err = errors.New("the journal has no row about itself")
 	}
-	t.meta.Clock += w.clock.pass(w.now())
+	t.meta.Clock = w.clock.read(w.now())
 	return t, t.err
 }
 
 func (t *txn) save() { t.put(bucketMeta, keyMeta, t.meta) }
 
 func (t *txn) state() state {
-	return state{ID: guards.Ref(t.meta.ID), Boot: t.meta.Boot, TxID: int64(t.tx.ID())}
+	return state{ID: guards.Ref(t.meta.ID), Boot: t.meta.Boot, TxID: int64(t.tx.ID()), ms: t.meta.Clock}
 }
 
 func (t *txn) bucket(name string) *bbolt.Bucket { return t.tx.Bucket([]byte(name)) }
