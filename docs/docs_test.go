@@ -3,12 +3,15 @@ package docs
 
 import (
 	"fmt"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"sort"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -17,6 +20,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority"
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/internal/server"
+	"github.com/nightwarrant/nightwarrant/internal/webhook"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -78,7 +82,7 @@ func TestNetwork(t *testing.T) {
 	const heading = "## Routes of the authority\n\n"
 	head, _, _ := strings.Cut(read(t, "reference/network.md"), heading)
 	page := generated(t, "reference/network.md", head+heading+routes())
-	for _, key := range []string{"listen", "admin_listen", "database_url", "assertion.issuers[].url", "envelope.issuer.url", "nats.url", "nats.monitor_url", "authority"} {
+	for _, key := range []string{"listen", "admin_listen", "database_url", "assertion.issuers[].url", "envelope.issuer.url", "nats.url", "nats.monitor_url", "approvals.webhook.url", "authority"} {
 		assert.Contains(t, page, "`"+key+"`", "%s is not named", key)
 	}
 }
@@ -122,4 +126,32 @@ func refusals() string {
 	}
 	sort.Strings(lines)
 	return "| code | status | error | try again | what to do |\n|---|---|---|---|---|\n" + strings.Join(lines, "")
+}
+
+// The verifier that receivers are shown takes what the schedulers send, and nothing else.
+func TestVerifierOfWebhooks(t *testing.T) {
+	t.Parallel()
+	_, code, ok := strings.Cut(read(t, "how-to/receive-webhooks.md"), "```go\n")
+	require.True(t, ok)
+	code, _, _ = strings.Cut(code, "```")
+	assert.LessOrEqual(t, strings.Count(code, "\n"), 24)
+	const secret, body = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", `{"test": 2432232314}`
+	s, err := webhook.ParseSecret(secret)
+	require.NoError(t, err)
+	at, h := time.Unix(1614265330, 0), http.Header{}
+	s.Sign(h, "msg_1", at, []byte(body))
+	program := fmt.Sprintf(`package main
+
+import ("crypto/hmac"; "crypto/sha256"; "encoding/base64"; "fmt"; "net/http"; "strconv"; "strings"; "time")
+
+%s
+func main() {
+	h, at := http.Header{"Webhook-Id": {"msg_1"}, "Webhook-Timestamp": {"1614265330"}, "Webhook-Signature": {"v1,AAAA %s"}}, time.Unix(1614265330, 0)
+	fmt.Print(verify(%q, h, []byte(%q), at), verify(%q, h, []byte("other"), at), verify(%q, h, []byte(%q), at.Add(301*time.Second)), verify("", h, []byte(%q), at))
+}`, code, h.Get(webhook.HeaderSignature), secret, body, secret, secret, body, body)
+	file := filepath.Join(t.TempDir(), "main.go")
+	require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
+	out, err := exec.Command("go", "run", file).CombinedOutput()
+	require.NoError(t, err, string(out))
+	assert.Equal(t, "true false false false", string(out))
 }
