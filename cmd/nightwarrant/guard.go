@@ -19,24 +19,48 @@ import (
 )
 
 func (p program) guard() *cobra.Command {
-	c := &config.Guard{}
-	cmd := p.process("guard", "Run a guard in front of a PostgreSQL database", c, func(ctx context.Context) error {
-		return runGuard(ctx, c, p.log())
-	})
-	cmd.AddCommand(p.guardMigrate())
+	var file string
+	cmd := &cobra.Command{Use: "guard", Short: "Run a guard in front of a database, an API or a model", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		c, err := config.LoadGuard(file, p.env)
+		if err != nil {
+			return err
+		}
+		return runGuard(cmd.Context(), c, p.log())
+	}}
+	configFlag(cmd, &file)
+	cmd.AddCommand(p.guardMigrate(), p.guardInit(), p.guardInspect())
 	return cmd
 }
 
+// configFlag is the one that every process needs.
+func configFlag(c *cobra.Command, file *string) {
+	c.Flags().StringVar(file, "config", "", "the process's YAML `FILE`")
+	_ = c.MarkFlagRequired("config") // the flag is defined above
+}
+
+// openGuard opens what a kind of guard works with, to be closed after the guard has ended.
+func openGuard(ctx context.Context, document config.GuardDocument, log *slog.Logger) (of guards.Config, end func(), err error) {
+	switch c := document.(type) {
+	case *config.PostgresGuard:
+		return openPostgresGuard(ctx, c, log)
+	case *config.HTTPGuard:
+		return openHTTPGuard(c, log)
+	}
+	return guards.Config{}, nil, config.Wrong("kind", "is none that this program has")
+}
+
 // runGuard runs until ctx ends or a later boot has taken over.
-func runGuard(ctx context.Context, c *config.Guard, log *slog.Logger) error {
-	pool, err := ledger.Open(ctx, c.DatabaseURL.Reveal())
+func runGuard(ctx context.Context, document config.GuardDocument, log *slog.Logger) error {
+	of, end, err := openGuard(ctx, document, log)
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
-	g, err := newGuard(c, pool, log)
+	defer end()
+	c := document.Common()
+	of.URI, of.Name, of.Issuer, of.Assertion, of.Logger = c.URI, c.Name, c.Authority, assertionFrom(c.AssertionFile), log
+	g, err := guards.New(of)
 	if err != nil {
-		return err
+		return &config.Error{Sentence: err.Error()}
 	}
 	listener, _, err := listen(ctx, c.Listen, "")
 	if err != nil {
@@ -60,21 +84,21 @@ func runGuard(ctx context.Context, c *config.Guard, log *slog.Logger) error {
 	return err
 }
 
-func newGuard(c *config.Guard, pool *pgxpool.Pool, log *slog.Logger) (*guards.Guard, error) {
+func openPostgresGuard(ctx context.Context, c *config.PostgresGuard, log *slog.Logger) (guards.Config, func(), error) {
+	pool, err := ledger.Open(ctx, c.DatabaseURL.Reveal())
+	if err != nil {
+		return guards.Config{}, nil, err
+	}
 	tables := make(map[string]ledger.Table, len(c.Tables))
 	for name, t := range c.Tables {
 		tables[name] = ledger.Table{Schema: t.Schema, Columns: t.Columns, Key: t.Key}
 	}
 	l, err := ledger.New(ledger.Config{Pool: pool, Tables: tables, Logger: log})
 	if err != nil {
-		return nil, config.Wrong("tables", "cannot be used: %s", err)
+		pool.Close()
+		return guards.Config{}, nil, config.Wrong("tables", "cannot be used: %s", err)
 	}
-	g, err := guards.New(guards.Config{URI: c.URI, Name: c.Name, Issuer: c.Authority, Assertion: assertionFrom(c.AssertionFile),
-		Ledger: l, Operations: l.Operations(), Catalogue: l.Catalogue(), Logger: log})
-	if err != nil {
-		return nil, &config.Error{Sentence: err.Error()}
-	}
-	return g, nil
+	return guards.Config{Ledger: l, Operations: l.Operations(), Catalogue: l.Catalogue()}, pool.Close, nil
 }
 
 const maxAssertion = 16 << 10

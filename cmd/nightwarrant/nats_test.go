@@ -172,7 +172,8 @@ func TestScheduler(t *testing.T) {
 	env{}.run(t, "scheduler", "--config", gone).bad(t, exitFailed, "the queue cannot be reached")
 }
 
-const guardFile = `uri: URI
+const guardFile = `kind: postgres
+uri: URI
 listen: 127.0.0.1:0
 admin_listen: 127.0.0.1:0
 name: ledger

@@ -57,7 +57,8 @@ envelope:
 nats: {url: "nats://NATS", user: admin, password_file: DIR/nats.password, monitor_url: "MONITOR"}
 approvals: {webhook: {url: "http://HOOK/hook", secret_file: DIR/webhook}, link: "http://AUTHORITY"}
 `
-	storyGuard = `database_url_file: DIR/ledger_guard.url
+	storyGuard = `kind: postgres
+database_url_file: DIR/ledger_guard.url
 uri: http://GUARD/ledger
 listen: GUARD
 name: ledger

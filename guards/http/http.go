@@ -142,6 +142,14 @@ func New(c Config) (*Ledger, error) {
 	return l, nil
 }
 
+// Check tells what is wrong with a configuration, but for its journal.
+func (c Config) Check() error {
+	if _, err := c.ledger(); err != nil {
+		return fmt.Errorf("guards/http: %w", err)
+	}
+	return nil
+}
+
 // ledger is without its journal.
 func (c Config) ledger() (*Ledger, error) {
 	if c.Logger == nil {

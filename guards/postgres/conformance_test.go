@@ -16,7 +16,8 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
 )
 
-const conformanceFile = `tables:
+const conformanceFile = `kind: postgres
+tables:
   orders: {columns: [id, paid, cents, order], key: [id]}
 `
 

@@ -225,11 +225,11 @@ func TestASecretDoesNotPrint(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, text := range []string{"text: a\nnumber: 5\n", "many:\n- a: x\n", "table: {x: {a: y}}\n", "inner:\n  a: |\n    x\n", "wait: 5s", "? a\n: b", "text: &a b", "{[", "text: \"\\x00\"\n", goodAuthority} {
+	for _, text := range []string{"text: a\nnumber: 5\n", "many:\n- a: x\n", "table: {x: {a: y}}\n", "inner:\n  a: |\n    x\n", "wait: 5s", "? a\n: b", "text: &a b", "{[", "text: \"\\x00\"\n", goodAuthority, goodGuard, goodHTTPGuard} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		for _, fresh := range []func() Document{func() Document { return &sample{} }, func() Document { return &Authority{} }, func() Document { return &Guard{} }} {
+		for _, fresh := range []func() Document{func() Document { return &sample{} }, func() Document { return &Authority{} }, func() Document { return &PostgresGuard{} }, func() Document { return &HTTPGuard{} }} {
 			one, two := fresh(), fresh()
 			err, again := Parse("f", text, one, noEnv), Parse("f", text, two, noEnv)
 			if err == nil {

@@ -50,6 +50,10 @@ func decode(text []byte, into any) (lines map[string]int, err error) {
 	if err != nil {
 		return b.lines, err
 	}
+	if k, ok := into.(*kind); ok {
+		k.read(body)
+		return b.lines, nil
+	}
 	return b.lines, b.bind(body, reflect.ValueOf(into).Elem(), "")
 }
 
@@ -139,6 +143,11 @@ func (b binder) bind(n ast.Node, v reflect.Value, key string) error {
 	}
 	if _, missing := n.(*ast.NullNode); missing {
 		return wrong("has no value")
+	}
+	if target, ok := v.Addr().Interface().(*Tree); ok {
+		tree, err := b.tree(n, key)
+		*target = Tree(tree)
+		return err
 	}
 	if target, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		text, ok := textOf(n)

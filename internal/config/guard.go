@@ -1,36 +1,106 @@
 package config
 
-import "net/url"
+import (
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
 
-// Guard is the file of `nightwarrant guard`.
+	"github.com/goccy/go-yaml/ast"
+)
+
+// Guard is what the file of `nightwarrant guard` says whatever its kind.
 type Guard struct {
-	Database                       // of the resource
-	URI           string           `yaml:"uri"`    // as registered: an origin of its own, and a path
-	Listen        string           `yaml:"listen"` // requests; whatever ends TLS stands in front
-	AdminListen   string           `yaml:"admin_listen"`
-	Name          string           `yaml:"name"`           // of the registered component
-	Authority     string           `yaml:"authority"`      // its issuer
-	AssertionFile string           `yaml:"assertion_file"` // the projected token, read anew each time
-	Tables        map[string]Table `yaml:"tables"`
+	Kind          string `yaml:"kind"`   // of what the guard stands in front of; decides which other keys there are
+	URI           string `yaml:"uri"`    // as registered: an origin of its own, and a path
+	Listen        string `yaml:"listen"` // requests; whatever ends TLS stands in front
+	AdminListen   string `yaml:"admin_listen"`
+	Name          string `yaml:"name"`           // of the registered component
+	Authority     string `yaml:"authority"`      // its issuer
+	AssertionFile string `yaml:"assertion_file"` // the projected token, read anew each time
 }
 
-// Table is what the row actions may touch of one table.
-type Table struct {
-	Schema  string   `yaml:"schema"`  // public when empty
-	Columns []string `yaml:"columns"` // that may be read and written
-	Key     []string `yaml:"key"`     // select rows, all of them together; none allows row.append only
+// GuardDocument is the configuration of a guard of one kind.
+type GuardDocument interface {
+	Document
+	Common() *Guard
+}
+
+// guards are the kinds.
+var guards = map[string]func() GuardDocument{
+	"postgres": func() GuardDocument { return &PostgresGuard{} },
+	"http":     func() GuardDocument { return &HTTPGuard{} },
+}
+
+// Guards is an empty configuration of each kind of guard.
+func Guards() map[string]GuardDocument {
+	all := make(map[string]GuardDocument, len(guards))
+	for kind, document := range guards {
+		all[kind] = document()
+	}
+	return all
+}
+
+// LoadGuard is Load for a guard, of the kind that its file names.
+func LoadGuard(path string, env func(string) string) (GuardDocument, error) {
+	text, err := readBounded(path, maxFile, anyMode)
+	if err != nil {
+		return nil, &Error{File: path, Sentence: err.Error()}
+	}
+	return ParseGuard(path, text, env)
+}
+
+// ParseGuard is LoadGuard for text that was read already.
+func ParseGuard(name string, text []byte, env func(string) string) (GuardDocument, error) {
+	var k kind
+	if err := Parse(name, text, &k, env); err != nil {
+		return nil, err
+	}
+	into := guards[k.name]()
+	if err := Parse(name, text, into, env); err != nil {
+		return nil, err
+	}
+	return into, nil
+}
+
+// kind is a document of which one key counts.
+type kind struct {
+	name string
+	line int
 }
 
 // Check implements Document.
-func (g *Guard) Check(env func(string) string) error {
+func (k *kind) Check(func(string) string) error {
+	if guards[k.name] == nil {
+		return &Error{Line: k.line, Key: "kind", Sentence: "must be one of " + strings.Join(slices.Sorted(maps.Keys(guards)), ", ")}
+	}
+	return nil
+}
+
+func (k *kind) read(body ast.Node) {
+	m, ok := body.(ast.MapNode)
+	if !ok {
+		return
+	}
+	for entries := m.MapRange(); entries.Next(); {
+		if key, _ := textOf(entries.Key()); key == "kind" {
+			k.name, _ = textOf(entries.Value())
+			k.line = entries.Key().GetToken().Position.Line
+			return
+		}
+	}
+}
+
+// Common is what all kinds have.
+func (g *Guard) Common() *Guard { return g }
+
+func (g *Guard) check() error {
 	return first(
-		g.resolve(env),
 		guardURI(g.URI, g.Authority),
 		address("listen", g.Listen),
 		optionalAddress("admin_listen", g.AdminListen),
 		required("name", g.Name),
 		required("assertion_file", g.AssertionFile),
-		g.checkTables(),
 	)
 }
 
@@ -48,7 +118,26 @@ func guardURI(value, authority string) error {
 	return nil
 }
 
-func (g *Guard) checkTables() error {
+// PostgresGuard is the file of a guard in front of a PostgreSQL database.
+type PostgresGuard struct {
+	Guard
+	Database                  // of the resource
+	Tables   map[string]Table `yaml:"tables"`
+}
+
+// Table is what the row actions may touch of one table.
+type Table struct {
+	Schema  string   `yaml:"schema"`  // public when empty
+	Columns []string `yaml:"columns"` // that may be read and written
+	Key     []string `yaml:"key"`     // select rows, all of them together; none allows row.append only
+}
+
+// Check implements Document.
+func (g *PostgresGuard) Check(env func(string) string) error {
+	return first(g.resolve(env), g.check(), g.checkTables())
+}
+
+func (g *PostgresGuard) checkTables() error {
 	if len(g.Tables) == 0 {
 		return Wrong("tables", "is missing: a guard that may touch nothing has nothing to do")
 	}

@@ -184,7 +184,8 @@ func TestTheEnvironmentOverridesTheDatabase(t *testing.T) {
 	}
 }
 
-const goodGuard = `uri: https://ledger.example/v1
+const goodGuard = `kind: postgres
+uri: https://ledger.example/v1
 listen: 127.0.0.1:9001
 name: ledger
 authority: https://night.example
@@ -198,22 +199,118 @@ tables:
 
 func TestGuards(t *testing.T) {
 	t.Parallel()
-	var g Guard
-	require.NoError(t, Parse("f", []byte(goodGuard), &g, noEnv))
-	assert.Equal(t, map[string]Table{"totals": {"", []string{"day", "total"}, []string{"day"}}}, g.Tables)
+	d, err := ParseGuard("f", []byte(goodGuard), noEnv)
+	require.NoError(t, err)
+	assert.Equal(t, map[string]Table{"totals": {"", []string{"day", "total"}, []string{"day"}}}, d.(*PostgresGuard).Tables)
+	assert.Equal(t, "ledger", d.Common().Name)
 	for change, want := range map[string]string{
-		"uri: http://ledger.example/v1":     "f line 1: uri must be https, or http on a loopback address",
-		"uri: https://night.example/v1":     "f line 1: uri must be on an origin of its own, not the authority's",
-		"listen: x":                         "f line 2: listen must be an address and a port, such as 127.0.0.1:8443",
-		"name: \"\"":                        "f line 3: name is missing",
-		"authority: https://night.example/": "f line 4: authority must be an origin: no path and no slash at its end",
-		"assertion_file: \"\"":              "f line 5: assertion_file is missing",
-		"    columns: []":                   "f line 8: tables.totals must list its columns",
+		"kind: other":                       "f line 1: kind must be one of ",
+		"kind: 1":                           "f line 1: kind must be one of ",
+		"kind: http":                        "f line 7: database_url is not a known key",
+		"uri: http://ledger.example/v1":     "f line 2: uri must be https, or http on a loopback address",
+		"uri: https://night.example/v1":     "f line 2: uri must be on an origin of its own, not the authority's",
+		"listen: x":                         "f line 3: listen must be an address and a port, such as 127.0.0.1:8443",
+		"name: \"\"":                        "f line 4: name is missing",
+		"authority: https://night.example/": "f line 5: authority must be an origin: no path and no slash at its end",
+		"assertion_file: \"\"":              "f line 6: assertion_file is missing",
+		"    columns: []":                   "f line 9: tables.totals must list its columns",
 	} {
-		require.EqualError(t, Parse("f", []byte(changed(t, goodGuard, change)), &Guard{}, noEnv), want, change)
+		_, err := ParseGuard("f", []byte(changed(t, goodGuard, change)), noEnv)
+		require.ErrorContains(t, err, want, change)
 	}
 	none, _, _ := strings.Cut(goodGuard, "tables:")
-	require.EqualError(t, Parse("f", []byte(none), &Guard{}, noEnv), "f: tables is missing: a guard that may touch nothing has nothing to do")
+	_, err = ParseGuard("f", []byte(none), noEnv)
+	require.EqualError(t, err, "f: tables is missing: a guard that may touch nothing has nothing to do")
+	for text, want := range map[string]string{"": "exactly one document", "\xff": "not UTF-8", "{[": "cannot be read", "kind: &a b": "an anchor"} {
+		_, err = ParseGuard("f", []byte(text), noEnv)
+		require.ErrorContains(t, err, want, text)
+	}
+	for _, text := range []string{"[]", "a", "kind: {a: b}", "kind:\n", strings.TrimPrefix(goodGuard, "kind: postgres\n")} {
+		_, err = ParseGuard("f", []byte(text), noEnv)
+		require.ErrorContains(t, err, "kind must be one of ", text)
+	}
+	_, err = LoadGuard("/nowhere", noEnv)
+	require.Error(t, err)
+}
+
+const goodHTTPGuard = `kind: http
+uri: https://pay.example/v1
+listen: 127.0.0.1:9001
+name: payments
+authority: https://night.example
+assertion_file: /var/run/secrets/nightwarrant/token
+ledger_dir: /var/lib/nightwarrant/payments
+credential: {file: /etc/nightwarrant/key}
+allow_private: [10.1.0.0/16]
+operations:
+  - action: payment.create
+    title: Pay from an account
+    parameters:
+      type: object
+      additionalProperties: false
+      required: [account, cents]
+      properties:
+        account: {type: string, maxLength: 40}
+        cents: {type: integer, minimum: 1}
+    resource: https://api.example/accounts/{account}
+    amount: cents
+    currency: EUR
+    request:
+      url: https://api.example/accounts/{account}/payments
+      query: {source: night}
+      body: {amount: "{cents}", "a b": [true, 1, "x"]}
+      idempotency_header: Idempotency-Key
+    answer: {success: [201], fields: [id]}
+    inspect: {fields: ["items[].id"]}
+`
+
+func TestGuardsOfHTTP(t *testing.T) {
+	t.Parallel()
+	d, err := ParseGuard("f", []byte(goodHTTPGuard), noEnv)
+	require.NoError(t, err)
+	g := d.(*HTTPGuard)
+	o := g.Operations[0]
+	assert.JSONEq(t, `{"type":"object","additionalProperties":false,"required":["account","cents"],"properties":{"account":{"type":"string","maxLength":40},"cents":{"type":"integer","minimum":1}}}`, string(o.Parameters))
+	assert.JSONEq(t, `{"amount":"{cents}","a b":[true,1,"x"]}`, string(o.Request.Body))
+	assert.Equal(t, map[string]string{"source": "night"}, o.Request.Query)
+	assert.Equal(t, []int64{201}, o.Answer.Success)
+	assert.Equal(t, []string{"items[].id"}, o.Inspect.Fields)
+	assert.Equal(t, 4*time.Second, o.Timeout.Std())
+	assert.Equal(t, Credential{Header: "Authorization", Prefix: "Bearer ", File: "/etc/nightwarrant/key"}, g.Credential)
+	assert.EqualValues(t, 256<<10, g.MaxAnswer)
+	for change, want := range map[string]string{
+		"ledger_dir: here":                            "f line 7: ledger_dir must be an absolute path",
+		"ledger_dir: \"\"":                            "f line 7: ledger_dir is missing",
+		"credential: {}":                              "f line 8: credential must have exactly one of file, env and none",
+		"credential: {file: a, env: B}":               "f line 8: credential must have exactly one of file, env and none",
+		"credential: {none: true, header: X-A}":       "f line 8: credential.none leaves no header to send",
+		"credential: {none: true, file: a}":           "f line 8: credential must have exactly one of file, env and none",
+		"    title: \"\"":                             "f line 12: operations[0].title is missing",
+		"    resource: \"\"":                          "f line 20: operations[0].resource is missing",
+		"    currency: EUR\n    timeout: 2m":          "f line 23: operations[0].timeout must be between 100ms and 1m0s",
+		"    amount: cents\n    amount: cents":        "f line 22: operations[0].amount stands twice",
+		"        cents: {type: integer, min: 1.5}":    "f line 19: operations[0].parameters.properties.cents.min must be an object, a list, a text, a plain integer, true or false",
+		"        cents: {type: integer, min: 0x1}":    "f line 19: operations[0].parameters.properties.cents.min must be an object, a list, a text, a plain integer, true or false",
+		"        cents: {type: integer, min: }":       "f line 19: operations[0].parameters.properties.cents.min must be an object, a list, a text, a plain integer, true or false",
+		"        cents: {a: 1, a: 2}":                 "f line 19: operations[0].parameters.properties.cents.a stands twice",
+		"        cents: &a {a: 1}":                    "f line 19: an anchor is not allowed",
+		"        cents: [{1: 2}]":                     "f line 19: operations[0].parameters.properties.cents[0] has a key that is not text",
+		"    answer: {success: [\"201\"]}":            "f line 28: operations[0].answer.success[0] must be a plain integer",
+		"    answer: {status: [201]}":                 "f line 28: operations[0].answer.status is not a known key",
+		"allow_private: [10.1.0.0/16]\nmax_answer: 1": "f line 10: max_answer must be between 1024 and 16777216",
+	} {
+		_, err := ParseGuard("f", []byte(changed(t, goodHTTPGuard, change)), noEnv)
+		require.EqualError(t, err, want, change)
+	}
+	none, _, _ := strings.Cut(goodHTTPGuard, "operations:")
+	_, err = ParseGuard("f", []byte(none), noEnv)
+	require.EqualError(t, err, "f: operations is missing: a guard that may send nothing has nothing to do")
+	without := strings.Replace(goodHTTPGuard, "credential: {file: /etc/nightwarrant/key}\n", "", 1)
+	_, err = ParseGuard("f", []byte(without), noEnv)
+	require.EqualError(t, err, "f: credential must have exactly one of file, env and none")
+	d, err = ParseGuard("f", []byte(strings.Replace(goodHTTPGuard, "{file: /etc/nightwarrant/key}", "{env: API_KEY, header: X-Api-Key}", 1)), noEnv)
+	require.NoError(t, err)
+	assert.Equal(t, Credential{Header: "X-Api-Key", Env: "API_KEY"}, d.(*HTTPGuard).Credential)
 }
 
 func TestSchedulers(t *testing.T) {

@@ -39,7 +39,8 @@ people:
   - {subject: ` + member + `, email: member@people.demo, file: ` + s.path("people", "member-2") + `}
   - {subject: ` + operator + `, email: operator@people.demo, file: ` + s.path("people", "operator") + `}
 `,
-		"guard.yaml": `uri: ` + s.GuardURI() + `
+		"guard.yaml": `kind: postgres
+uri: ` + s.GuardURI() + `
 listen: 127.0.0.1:` + port(s.ports.Guard) + `
 name: ledger
 authority: ` + s.Origin() + `
