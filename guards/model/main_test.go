@@ -3,6 +3,7 @@ package model
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -250,3 +251,5 @@ func fileWith(t testing.TB, text string) Provider {
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return CredentialFile(path)
 }
+
+func encode(digest [32]byte) string { return base64.RawURLEncoding.EncodeToString(digest[:]) }
