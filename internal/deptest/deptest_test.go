@@ -53,6 +53,8 @@ var bans = []ban{
 	{"guards/model", "github.com/jackc/pgx", "a model's guard needs no database"},
 	{"authority/api", module, "the wire types are a leaf"},
 	{"authority/canonical", module, "the spelling of documents is a leaf"},
+	{"internal/webhook", module, "the signature of webhooks is a leaf"},
+	{"scheduler/notify", "github.com/jackc/pgx", "what posts to a receiver reaches no database"},
 	{"scheduler/timetable", "github.com/jackc/pgx", "when a task fires is pure"},
 }
 

@@ -91,6 +91,12 @@ var invariants = []invariant{
 	{"every decision has its arguments", `SELECT d.id FROM nw.decisions d WHERE NOT EXISTS (SELECT FROM nw.arguments a WHERE a.effect_id = d.effect_id)`},
 	{"every card is audited", `SELECT d.id FROM nw.decisions d WHERE NOT EXISTS (SELECT FROM nw.audit a WHERE a.effect_id = d.effect_id AND a.verb = 'ask' AND a.verdict = 'ok')
 		OR d.state IN ('approved', 'denied', 'used') AND NOT EXISTS (SELECT FROM nw.audit a WHERE a.effect_id = d.effect_id AND a.verb = 'decide' AND a.verdict = 'ok')`},
+	{"the owner of an open card was told, or will be", `SELECT d.id FROM nw.decisions d WHERE d.state = 'pending' AND NOT EXISTS (SELECT FROM nw.notices n WHERE n.matter = d.ref AND n.kind = 'asked')
+		AND NOT EXISTS (SELECT FROM nw.audit a WHERE a.run_id = d.run_id AND a.verb = 'notice' AND convert_from(a.body, 'UTF8')::json->'more'->>'matter' = encode(d.ref, 'hex'))`},
+	{"nobody will be told of a card that is over", `SELECT n.task_id FROM nw.notices n WHERE n.state = 'due' AND n.kind IN ('asked', 'reminder')
+		AND NOT EXISTS (SELECT FROM nw.decisions d WHERE d.ref = n.matter AND d.state = 'pending' AND d.member = n.member)`},
+	{"a notice is for the owner of its task", `SELECT n.task_id FROM nw.notices n JOIN nw.tasks k ON k.id = n.task_id LEFT JOIN nw.runs r ON r.id = n.run_id
+		WHERE n.member <> k.owner OR r.task_id <> n.task_id`},
 	{"a run that was told no did not succeed", `SELECT r.id FROM nw.runs r JOIN nw.decisions d ON d.run_id = r.id WHERE r.state = 'succeeded' AND d.state = 'denied'`},
 	{"a run has at most the effects that were consented to", `SELECT r.id FROM nw.runs r JOIN nw.consents c ON c.id = r.consent_id
 		WHERE (SELECT count(*) FROM nw.effects e WHERE e.run_id = r.id AND EXISTS (SELECT FROM nw.audit a WHERE a.effect_id = e.id AND a.verb = 'mint' AND a.verdict = 'ok'))

@@ -11,6 +11,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/authoritytest"
 	"github.com/nightwarrant/nightwarrant/internal/fsck"
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
+	"github.com/nightwarrant/nightwarrant/internal/teststack/fixture"
 )
 
 func TestMain(m *testing.M) { teststack.Main(m) }
@@ -42,6 +43,37 @@ func TestIncarnations(t *testing.T) {
 			_, err = root.Exec(context.Background(), damage)
 			require.NoError(t, err)
 			assert.Contains(t, found(t, h), name)
+		})
+	}
+}
+
+// What a card, a run or an effect must bring about for its owner, and what nobody will be told any more.
+func TestNotices(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]string{
+		"the owner of an open card was told, or will be": `DELETE FROM nw.notices WHERE kind = 'asked'`,
+		"nobody will be told of a card that is over":     `INSERT INTO nw.notices (matter, kind, task_id, member) SELECT substr(sha256('x'), 1, 16), 'reminder', id, owner FROM nw.tasks`,
+		"a notice is for the owner of its task":          `UPDATE nw.notices SET member = sha256('somebody else')`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := fixture.New(t)
+			w.OpenGate(t)
+			lane := w.Held(t, fixture.TaskOptions{})
+			verdict, err := lane.Ask(fixture.NewEffect(), fixture.NewRef()).Verdict(t.Context(), w.Owner)
+			require.NoError(t, err)
+			require.Equal(t, "approval_required", verdict)
+			check := func() (names []string) {
+				violations, err := fsck.Check(t.Context(), w.DB.URL(teststack.Owner))
+				require.NoError(t, err)
+				for _, v := range violations {
+					names = append(names, v.Invariant)
+				}
+				return names
+			}
+			require.NotContains(t, check(), name)
+			w.Exec(t, damage)
+			assert.Contains(t, check(), name)
 		})
 	}
 }
