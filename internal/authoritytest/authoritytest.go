@@ -245,7 +245,9 @@ func (h *House) Consumed() string {
 		'replay', (SELECT count(*) FROM nw.replay), 'owners', (SELECT count(*) FROM nw.assertion_owners), 'runs', (SELECT json_agg(r ORDER BY id) FROM nw.runs r),
 		'lanes', (SELECT json_agg(l ORDER BY task_id) FROM nw.lanes l), 'effects', (SELECT json_agg(e ORDER BY id) FROM nw.effects e), 'offers', (SELECT json_agg(o ORDER BY id) FROM nw.offers o),
 		'consents', (SELECT json_agg(c ORDER BY id) FROM nw.consents c), 'registry', (SELECT count(*) FROM nw.registry), 'instances', (SELECT json_agg(i ORDER BY id) FROM nw.instances i),
-		'reports', (SELECT json_agg(p ORDER BY instance_id) FROM nw.readiness_reports p), 'findings', (SELECT count(*) FROM nw.findings))::text`).Scan(&s))
+		'reports', (SELECT json_agg(p ORDER BY instance_id) FROM nw.readiness_reports p), 'findings', (SELECT count(*) FROM nw.findings), 'ledgers', (SELECT json_agg(y ORDER BY holder, unit) FROM nw.ledgers y),
+		'decisions', (SELECT json_agg(d ORDER BY id) FROM nw.decisions d), 'keys', (SELECT json_agg(y ORDER BY consent_id, guard_id, action, resource, key) FROM nw.consent_keys y),
+		'known', (SELECT count(*) FROM nw.arguments) + (SELECT count(*) FROM nw.evidence) + (SELECT count(*) FROM nw.late_evidence))::text`).Scan(&s))
 	return s
 }
 

@@ -221,9 +221,14 @@ type Guard struct {
 // Guard boots the standard guard with a new key.
 func (h *House) Guard() *Guard {
 	h.T.Helper()
+	return h.component(GuardName, GuardClaim)
+}
+
+func (h *House) component(name, subject string) *Guard {
+	h.T.Helper()
 	g := &Guard{h: h, Key: h.Key()}
 	var out api.TokenResponse
-	h.Into(h.Send(h.Form(g.Key, ComponentForm(GuardName, h.Assertion(GuardClaim)))), &out)
+	h.Into(h.Send(h.Form(g.Key, ComponentForm(name, h.Assertion(subject)))), &out)
 	g.Token, g.Boot = capability.Token(out.AccessToken), out.Boot
 	return g
 }
