@@ -3,10 +3,12 @@ package authority
 import (
 	"context"
 	"encoding/hex"
+	"math"
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
+	"github.com/nightwarrant/nightwarrant/authority/catalogue"
 )
 
 // Claim gives a run to the key that proves itself, for a workload that one of
@@ -47,8 +49,11 @@ func (a *Authority) Renew(ctx context.Context, c Call, token capability.Token, r
 	if err != nil {
 		return api.TokenResponse{}, err
 	}
-	for _, left := range []*int64{r.EffectsLeft, r.StepsLeft, r.SpendLeft} {
-		if left != nil && (*left < 0 || *left > 1<<31-1) {
+	for _, said := range []struct {
+		left *int64
+		most int64
+	}{{r.EffectsLeft, math.MaxInt32}, {r.StepsLeft, math.MaxInt32}, {r.SpendLeft, catalogue.MaxAmount}} {
+		if said.left != nil && (*said.left < 0 || *said.left > said.most) {
 			return api.TokenResponse{}, api.Refusef(api.InvalidRequest, "What is left must be what the run still needs: whole and not negative.")
 		}
 	}

@@ -75,7 +75,8 @@ var invariants = []invariant{
 		    AND encode(k.key, 'hex') = convert_from(a.body, 'UTF8')::json->'more'->>'approved' WHERE a.effect_id = e.id AND a.verb = 'mint' AND a.verdict = 'ok')`},
 	{"what a run has left is what it was given less what it used", `SELECT r.id FROM nw.runs r JOIN nw.consents c ON c.id = r.consent_id
 		WHERE r.spend_left > c.max_spend - (SELECT coalesce(sum(coalesce(e.spent, e.amount)), 0) FROM nw.effects e WHERE e.run_id = r.id AND e.reserved_on IS NOT NULL)
-		   OR r.effects_left > c.max_effects - (SELECT count(*) FROM nw.effects e WHERE e.run_id = r.id AND e.reserved_on IS NOT NULL)`},
+		   OR r.effects_left > c.max_effects - (SELECT count(*) FROM nw.effects e WHERE e.run_id = r.id AND e.reserved_on IS NOT NULL)
+		   OR r.steps_left > c.max_steps - r.steps OR r.steps < (SELECT count(*) FROM nw.effects e WHERE e.run_id = r.id AND e.reserved_on IS NOT NULL)`},
 	{"only an overrun costs more than was reserved, and only what was reserved costs", `SELECT id FROM nw.effects WHERE spent > 0 AND amount = 0 OR state = 'not_applied' AND spent <> 0
 		OR state = 'ambiguous' AND spent < amount`},
 	{"a task's ledger of effects is the number that it asked for in its month", ledger("k.ref", "''::bytea", "1")},

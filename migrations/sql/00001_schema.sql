@@ -299,6 +299,7 @@ CREATE TABLE nw.runs (
   deadline         timestamptz NOT NULL,
   effects_left     integer NOT NULL CHECK (effects_left >= 0),
   steps_left       integer NOT NULL CHECK (steps_left >= 0),
+  steps            integer NOT NULL DEFAULT 0 CHECK (steps >= 0), -- that were taken; what is left may fall faster
   spend_left       bigint NOT NULL, -- below zero after an overrun, which stops the next one
   state            text NOT NULL DEFAULT 'queued' CHECK (state IN
                    ('queued', 'claimed', 'waiting', 'ending', 'succeeded', 'failed', 'stopped_by_limit', 'expired', 'revoked', 'ambiguous')),
@@ -324,7 +325,7 @@ CREATE UNIQUE INDEX runs_one_live ON nw.runs (task_id) WHERE live;
 CREATE INDEX runs_deadline ON nw.runs (deadline) WHERE live;
 CREATE INDEX runs_task ON nw.runs (task_id, id);
 SELECT nw.classify('runs', 'id number, ref reference, task_id number, consent_id number, role_id number, nominal_at time, activation_epoch number, deadline time,
-  effects_left number, steps_left number, spend_left number, state state, ending state, shortfall state, fence number, readiness_epoch number, holder digest, capability digest, lease_until time,
+  effects_left number, steps_left number, steps number, spend_left number, state state, ending state, shortfall state, fence number, readiness_epoch number, holder digest, capability digest, lease_until time,
   lease_ms number, inflight number, created_at time, ended_at time, live flag');
 
 -- Unique (task, nominal time) decides, leadership never.

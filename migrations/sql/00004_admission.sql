@@ -219,7 +219,7 @@ BEGIN
     PERFORM nw.note('mint', 'ok', r.task_id, r.id, e.id, json_build_object('settled', e.state));
     RETURN;
   END IF;
-  UPDATE runs SET steps_left = runs.steps_left - 1 WHERE id = r.id AND runs.steps_left > 0 AND state = 'claimed' AND fence = p_fence RETURNING runs.* INTO r;
+  UPDATE runs SET steps_left = runs.steps_left - 1, steps = runs.steps + 1 WHERE id = r.id AND runs.steps_left > 0 AND state = 'claimed' AND fence = p_fence RETURNING runs.* INTO r;
   IF NOT FOUND THEN RAISE EXCEPTION 'limit_reached' USING ERRCODE = 'NW409'; END IF;
   IF NOT allowed THEN
     IF NOT known THEN
@@ -539,7 +539,7 @@ BEGIN
   SELECT runs.state INTO STRICT state FROM runs WHERE id = r.id;
   SELECT count(*) FILTER (WHERE e.state = 'committed'), count(*) FILTER (WHERE e.state = 'not_applied'), count(*) FILTER (WHERE e.state = 'ambiguous'), coalesce(sum(e.spent), 0)
     INTO committed, not_applied, ambiguous, spent FROM effects e WHERE e.run_id = r.id;
-  SELECT c.max_steps - r.steps_left, CASE WHEN c.max_spend > 0 THEN nw.currency_of(d.body) END INTO steps, currency
+  SELECT r.steps, CASE WHEN c.max_spend > 0 THEN nw.currency_of(d.body) END INTO steps, currency
     FROM consents c JOIN documents d ON d.digest = c.digest WHERE c.id = r.consent_id;
   SELECT a.digest INTO audit_digest FROM audit a WHERE a.run_id = r.id AND a.verb = 'end_run' ORDER BY a.id DESC LIMIT 1;
 END $$;

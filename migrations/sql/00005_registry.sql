@@ -420,7 +420,7 @@ BEGIN
       (SELECT count(*) FROM effects e WHERE e.run_id = r.id AND e.state = 'committed'),
       (SELECT count(*) FROM effects e WHERE e.run_id = r.id AND e.state = 'not_applied'),
       (SELECT count(*) FROM effects e WHERE e.run_id = r.id AND e.state = 'ambiguous'),
-      (c.max_steps - r.steps_left)::bigint, (SELECT coalesce(sum(e.spent), 0)::bigint FROM effects e WHERE e.run_id = r.id), CASE WHEN c.max_spend > 0 THEN nw.currency_of(d.body) END
+      r.steps::bigint, (SELECT coalesce(sum(e.spent), 0)::bigint FROM effects e WHERE e.run_id = r.id), CASE WHEN c.max_spend > 0 THEN nw.currency_of(d.body) END
     FROM tasks k JOIN runs r ON r.task_id = k.id JOIN consents c ON c.id = r.consent_id JOIN documents d ON d.digest = c.digest
    WHERE k.owner = p_member AND (p_task IS NULL OR k.ref = p_task) AND (p_before IS NULL OR r.id < p_before) ORDER BY r.id DESC LIMIT p_limit;
 END $$;
