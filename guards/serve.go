@@ -248,6 +248,7 @@ func (g *Guard) carryOut(ctx context.Context, a Admitted) (Answer, error) {
 		g.owe(a.Effect, a.ID)
 		return Answer{}, api.Refuse(api.OutcomeUnknown)
 	}
+	a.spell(ending.Evidence)
 	recorded, err := g.settle(ctx, a.Effect, a.ID, ending)
 	if err != nil {
 		g.log.Warn("an outcome could not be settled yet", "effect", a.Effect, "outcome", ending.Outcome, "error", err)
@@ -259,6 +260,13 @@ func (g *Guard) carryOut(ctx context.Context, a Admitted) (Answer, error) {
 		answer.Result = ending.Result
 	}
 	return answer, nil
+}
+
+// spell says in evidence which effect it is about.
+func (a Attempt) spell(e *api.Evidence) {
+	if e != nil {
+		e.Action, e.Resource, e.Amount, e.Currency = a.Action, a.Target.Resource, a.Target.Amount, a.Target.Currency
+	}
 }
 
 // apply applies within the time that is left or not at all. Not even a panic of the operation leaves the end open.
