@@ -28,7 +28,7 @@ func (p program) guard() *cobra.Command {
 		return runGuard(cmd.Context(), c, p.log())
 	}}
 	configFlag(cmd, &file)
-	cmd.AddCommand(p.guardMigrate(), p.guardInit(), p.guardInspect())
+	cmd.AddCommand(p.guardMigrate(), p.guardInit(), p.guardInspect(), p.guardImport(), p.guardModels())
 	return cmd
 }
 
@@ -45,6 +45,8 @@ func openGuard(ctx context.Context, document config.GuardDocument, log *slog.Log
 		return openPostgresGuard(ctx, c, log)
 	case *config.HTTPGuard:
 		return openHTTPGuard(c, log)
+	case *config.ModelGuard:
+		return openModelGuard(c, log)
 	}
 	return guards.Config{}, nil, config.Wrong("kind", "is none that this program has")
 }

@@ -112,6 +112,25 @@ func Init(dir string) error {
 // New opens the journal, which it holds until [Ledger.Close], and contacts
 // nobody.
 func New(c Config) (*Ledger, error) {
+	l, err := c.ledger()
+	if err != nil {
+		return nil, err
+	}
+	l.journal, err = journal.Open(c.Dir, journal.Options{Now: c.Now, Logger: c.Logger})
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Check tells whether a guard can be made of c, and opens nothing.
+func (c Config) Check() error {
+	_, err := c.ledger()
+	return err
+}
+
+// ledger is without its journal.
+func (c Config) ledger() (*Ledger, error) {
 	c = c.withDefaults()
 	l := &Ledger{config: c, models: map[string]*served{}, log: c.Logger, now: c.Now}
 	if err := l.check(); err != nil {
@@ -122,10 +141,6 @@ func New(c Config) (*Ledger, error) {
 		return nil, fmt.Errorf("guards/model: %w", err)
 	}
 	l.client = upstream.New(upstream.Config{Private: private, Roots: c.Roots, MaxAnswer: c.MaxAnswer})
-	l.journal, err = journal.Open(c.Dir, journal.Options{Now: c.Now, Logger: c.Logger})
-	if err != nil {
-		return nil, err
-	}
 	return l, nil
 }
 

@@ -30,6 +30,7 @@ type GuardDocument interface {
 var guards = map[string]func() GuardDocument{
 	"postgres": func() GuardDocument { return &PostgresGuard{} },
 	"http":     func() GuardDocument { return &HTTPGuard{} },
+	"model":    func() GuardDocument { return &ModelGuard{} },
 }
 
 // Guards is an empty configuration of each kind of guard.
