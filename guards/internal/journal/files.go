@@ -16,6 +16,9 @@ import (
 )
 
 const (
+	lockTries = 50
+	lockPause = 10 * time.Millisecond
+
 	fileName = "journal.db"
 	markName = "mark"
 	lockName = "lock"
@@ -116,7 +119,13 @@ func hold(path string) (*os.File, error) {
 	if err != nil {
 		return nil, settings(err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	// For a moment somebody may still hold it who is gone: a process that ends, or a child that has not yet become another program.
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	for try := 0; errors.Is(err, unix.EWOULDBLOCK) && try < lockTries; try++ {
+		time.Sleep(lockPause)
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err != nil {
 		_ = f.Close()
 		return nil, errors.New("another process holds the journal")
 	}
