@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -494,36 +495,32 @@ func TestProgressOnlyLowers(t *testing.T) {
 // B7: the hint rises as a ceiling comes near, whichever it is, and the answer to each mint says what is left.
 func TestWrapUpRises(t *testing.T) {
 	t.Parallel()
-	hints := func(left int64, h string, of []string) []string {
-		for ; left > 0; left-- {
-			of = append(of, h)
-		}
-		return of
-	}
-	rising := hints(1, api.WrapUpStop, hints(1, api.WrapUpNow, hints(1, api.WrapUpSoon, hints(7, api.WrapUpNo, nil))))
-	for name, limits := range map[string]string{
-		"effects": "effects: 10, spend: 1000", "spend": "effects: 100, spend: 10", "spend_day": "effects: 100, spend: 1000, spend_day: 10",
-		"steps": "effects: 100, steps: 10, spend: 1000", "effects_day": "effects: 100, spend: 1000, effects_day: 10", "effects_month": "effects: 100, spend: 1000, effects_month: 10",
-		"spend_month": "effects: 100, spend: 1000, spend_month: 10", "member_spend_day": "effects: 100, spend: 1000", "member_spend_month": "effects: 100, spend: 1000",
+	rising := append(slices.Repeat([]string{api.WrapUpNo}, 7), api.WrapUpSoon, api.WrapUpNow, api.WrapUpStop)
+	for windows, tasks := range map[string]map[string]string{
+		"": {
+			"effects": "effects: 10, spend: 1000", "spend": "effects: 100, spend: 10", "steps": "effects: 100, steps: 10, spend: 1000",
+			"effects_day": "effects: 100, spend: 1000, effects_day: 10", "effects_month": "effects: 100, spend: 1000, effects_month: 10",
+			"spend_day": "effects: 100, spend: 1000, spend_day: 10", "spend_month": "effects: 100, spend: 1000, spend_month: 10",
+		},
+		"member_spend_day: 10":   {"member_spend_day": "effects: 100, spend: 1000"},
+		"member_spend_month: 10": {"member_spend_month": "effects: 100, spend: 1000"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(windows, func(t *testing.T) {
 			t.Parallel()
-			windows := ""
-			if strings.HasPrefix(name, "member") {
-				windows = name + ": 10"
-			}
 			h := spending(t, windows)
-			w := refunder(h, "refunds", limits)
-			assert.Equal(t, api.WrapUpNo, w.State.Left.WrapUp)
-			var said []string
-			for n := range 10 {
-				left := w.Refunded(fmt.Sprintf("k%d", n), 1).Left
-				assert.Equal(t, 10*(n+1), left.Used)
-				said = append(said, left.WrapUp)
+			for ceiling, limits := range tasks {
+				w := refunder(h, strings.ReplaceAll(ceiling, "_", "-"), limits)
+				assert.Equal(t, api.WrapUpNo, w.State.Left.WrapUp)
+				var said []string
+				for n := range 10 {
+					left := w.Refunded(fmt.Sprintf("k%d", n), 1).Left
+					assert.Equal(t, 10*(n+1), left.Used, ceiling)
+					said = append(said, left.WrapUp)
+				}
+				assert.Equal(t, rising, said, ceiling)
+				require.Equal(t, http.StatusOK, w.Renew().Status)
+				assert.Equal(t, api.WrapUpStop, w.State.Left.WrapUp, "and renewing says the same of %s", ceiling)
 			}
-			assert.Equal(t, rising, said)
-			require.Equal(t, http.StatusOK, w.Renew().Status)
-			assert.Equal(t, api.WrapUpStop, w.State.Left.WrapUp, "and renewing says the same")
 		})
 	}
 }
