@@ -210,8 +210,11 @@ func (e *effect) ending() guards.Ending {
 		ending.Outcome, e.Answered = guards.Ambiguous, api.AnsweredNothing
 	}
 	if ending.Outcome == guards.Ambiguous {
-		ending.Evidence = &api.Evidence{Action: e.Action, Resource: e.Target.Resource, Amount: e.Target.Amount, Currency: e.Target.Currency,
-			Parameters: e.Params, SentUnixMS: e.Sent, Answered: e.Answered, Status: e.Status}
+		ending.Evidence = &api.Evidence{SentUnixMS: e.Sent, Answered: e.Answered, Status: e.Status}
+		if e.Params != nil {
+			v := ending.Evidence
+			v.Action, v.Resource, v.Amount, v.Currency, v.Parameters = e.Action, e.Target.Resource, e.Target.Amount, e.Target.Currency, e.Params
+		}
 		if e.Answered == "" {
 			ending.Evidence.Answered = api.AnsweredUnknown
 		}

@@ -72,7 +72,7 @@ func TestProofs(t *testing.T) {
 	t.Parallel()
 	spent := int64(42)
 	lost := guards.Ending{Outcome: guards.Ambiguous, Evidence: &api.Evidence{Answered: api.AnsweredUnknown}}
-	sent := &api.Evidence{Parameters: json.RawMessage(someParams), SentUnixMS: sentAt.UnixMilli(), Answered: api.AnsweredNothing}
+	sent := &api.Evidence{Action: "order.pay", Parameters: json.RawMessage(someParams), SentUnixMS: sentAt.UnixMilli(), Answered: api.AnsweredNothing}
 	for name, c := range map[string]struct {
 		bring func(t *testing.T, j *Journal, a guards.Admitted)
 		other bool // attempt than the one that is asked for
@@ -103,7 +103,7 @@ func TestProofs(t *testing.T) {
 		"not applied": {want: guards.Ending{Outcome: guards.NotApplied, Reason: api.TooLate}, bring: func(t *testing.T, j *Journal, a guards.Admitted) {
 			require.NoError(t, errors.Join(j.Intend(a.Attempt), j.Start(a), j.End(a.Effect, guards.Ending{Outcome: guards.NotApplied, Reason: api.TooLate})))
 		}},
-		"ambiguous": {want: guards.Ending{Outcome: guards.Ambiguous, Evidence: &api.Evidence{Parameters: sent.Parameters, SentUnixMS: sent.SentUnixMS, Answered: api.AnsweredStatus, Status: 502}},
+		"ambiguous": {want: guards.Ending{Outcome: guards.Ambiguous, Evidence: &api.Evidence{Action: sent.Action, Parameters: sent.Parameters, SentUnixMS: sent.SentUnixMS, Answered: api.AnsweredStatus, Status: 502}},
 			bring: func(t *testing.T, j *Journal, a guards.Admitted) {
 				require.NoError(t, errors.Join(j.Intend(a.Attempt), j.StartSending(a, sentAt), j.End(a.Effect, guards.Ending{Outcome: guards.Ambiguous, Evidence: &api.Evidence{Answered: api.AnsweredStatus, Status: 502}})))
 			}},
