@@ -19,6 +19,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/demo"
 	"github.com/nightwarrant/nightwarrant/internal/leaks"
 	"github.com/nightwarrant/nightwarrant/internal/localstack"
+	"github.com/nightwarrant/nightwarrant/scheduler/notify"
 )
 
 func TestMain(m *testing.M) {
@@ -46,6 +47,7 @@ func TestTheWholeStory(t *testing.T) {
 		tables  [][]byte
 		metrics []byte
 	}
+	told := map[string]int{} // what owners have heard, by type
 	options := demo.Options{Binary: binary, Dir: dir, Env: os.Getenv, Lease: 2 * time.Second, Before: func(s *demo.Stack) {
 		for _, url := range s.Databases() {
 			text, err := leaks.Database(ctx, url)
@@ -53,12 +55,17 @@ func TestTheWholeStory(t *testing.T) {
 			left.tables = append(left.tables, text)
 		}
 		left.metrics = s.Metrics(ctx)
+		for _, m := range s.Heard() {
+			told[m.Type]++
+		}
 	}}
 	summary, err := demo.Story(ctx, options, &said)
 	require.NoError(t, err, said.String())
 	assert.True(t, summary.OK, said.String())
 	assert.Equal(t, summary.Effects.Committed, summary.AppliedRows)
 	assert.Len(t, summary.Attacks, 9)
+	assert.EqualValues(t, summary.Effects.Ambiguous, told[notify.TypeAmbiguous], "owners hear of each effect that nobody knows about")
+	assert.Positive(t, told[notify.TypeRunEnded])
 	if os.Getenv(demo.EnvNATS) == "" {
 		assert.Empty(t, summary.Closing.Skipped)
 		assert.Zero(t, summary.Closing.Admitted)
