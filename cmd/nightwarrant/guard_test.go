@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,7 +13,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/nightwarrant/nightwarrant/authority/catalogue"
+	doc "github.com/nightwarrant/nightwarrant/authority/document"
 	"github.com/nightwarrant/nightwarrant/internal/authoritytest"
+	"github.com/nightwarrant/nightwarrant/internal/config"
 )
 
 const guardHTTPFile = `kind: http
@@ -89,4 +93,58 @@ func TestGuardOfHTTP(t *testing.T) {
 	}
 	require.NoError(t, os.RemoveAll(dir+"/journal"))
 	env{}.run(t, "guard", "--config", file).bad(t, exitMisconfigured, "ledger_dir cannot be used")
+}
+
+const specification = `openapi: 3.0.3
+info: {title: Orders, version: "1"}
+servers: [{url: "https://api.example"}]
+paths:
+  /orders/{order}:
+    parameters: [{name: order, in: path, required: true, schema: {type: string}}]
+    get: {operationId: readOrder, summary: "Read: an order", responses: {"200": {description: x, content: {application/json: {schema: {type: object, properties: {state: {type: string}}}}}}}}
+    patch:
+      operationId: changeOrder
+      parameters: [{name: notify, in: query, schema: {type: boolean}}]
+      requestBody: {content: {application/json: {schema: {type: object, required: [state], properties: {state: {type: string, enum: ["open", "no", "1"]}, lines: {type: array, items: {type: object, properties: {id: {type: integer}}}}}}}}}
+      responses: {"200": {description: x, content: {application/json: {schema: {type: object, properties: {state: {type: string}, "true": {type: boolean}}}}}}}
+`
+
+// A draft is a guard's file and a Guard document without another word, and both agree.
+func TestGuardImport(t *testing.T) {
+	t.Parallel()
+	file := write(t, t.TempDir(), "openapi.yaml", specification)
+	both := env{}.good(t, "guard", "import", "openapi", file)
+	part, registered, found := strings.Cut(both, "---\n")
+	require.True(t, found)
+
+	head, _, _ := strings.Cut(guardHTTPFile, "credential:")
+	head = strings.NewReplacer("URI", "https://guard.example/api", "AUTHORITY", "https://night.example", "DIR", "/var/lib").Replace(head)
+	document, err := config.ParseGuard("f", []byte(head+part), func(string) string { return "" })
+	require.NoError(t, err)
+	c := document.(*config.HTTPGuard)
+	of, err := httpGuard(c, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	require.Len(t, of.Operations, 2)
+	require.NotNil(t, of.Operations[1].Inspect)
+
+	registry, err := doc.ParseYAML([]byte("kind: Guard\nname: orders\ntitle: Orders\ncatalogue: http\nuri: https://guard.example/api\nprofile: orders\nprovable: false\nmax_call_ms: 5000\n" + strings.SplitN(registered, "\n", 2)[1]))
+	require.NoError(t, err)
+	var theirs, ours []catalogue.Action
+	for _, o := range registry[0].(*doc.Guard).Operations {
+		a, err := catalogue.Compile(catalogue.HTTP, o)
+		require.NoError(t, err)
+		theirs = append(theirs, a)
+	}
+	for _, o := range of.Operations {
+		a, err := catalogue.Compile(catalogue.HTTP, o.Operation)
+		require.NoError(t, err)
+		ours = append(ours, a)
+	}
+	require.Equal(t, catalogue.DigestOf(theirs...), catalogue.DigestOf(ours...))
+
+	only := env{}.good(t, "guard", "import", "openapi", file, "--operation", "readOrder", "--server", "https://other.example")
+	assert.Contains(t, only, "https://other.example/orders/{order}")
+	assert.NotContains(t, only, "change_order")
+	env{}.run(t, "guard", "import", "openapi", write(t, t.TempDir(), "x", "a: b")).bad(t, exitFailed, "no OpenAPI 3 document")
+	env{}.run(t, "guard", "import", "openapi", "/nowhere").bad(t, exitFailed, "no such file")
 }
