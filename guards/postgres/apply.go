@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/guards"
@@ -19,6 +19,8 @@ const (
 	maxResult  = 64 << 10
 	proveTries = 3
 	provePause = 100 * time.Millisecond
+	purgeEvery = time.Minute // well below what the ledger counts as work at most
+	purgeRows  = 5000
 )
 
 // notApplied is why a transaction was given up before its COMMIT was sent.
@@ -86,8 +88,27 @@ func (l *Ledger) Prove(ctx context.Context, effect, attempt guards.Ref) (guards.
 	return guards.Ending{Outcome: guards.Committed}, nil
 }
 
-// Probe implements guards.Ledger.
-func (l *Ledger) Probe(ctx context.Context) (guards.Seen, error) { return l.store.probe(ctx) }
+// Probe implements guards.Ledger. Once in a while it also forgets what the authority cannot ask for any more.
+func (l *Ledger) Probe(ctx context.Context) (guards.Seen, error) {
+	seen, _, err := l.look(ctx)
+	if err == nil && l.purgeIsDue() {
+		if _, err := l.store.purge(ctx, purgeRows); err != nil {
+			l.log.Warn("the ledger does not forget", "error", err) // and can be used all the same
+		}
+	}
+	return seen, err
+}
+
+func (l *Ledger) purgeIsDue() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	if now.Sub(l.purged) < purgeEvery {
+		return false
+	}
+	l.purged = now
+	return true
+}
 
 // transact does everything in one transaction. Its error says that no COMMIT was acknowledged, and no more; only a
 // notApplied says why. The result is told even with an error of COMMIT.
@@ -105,20 +126,20 @@ func (l *Ledger) transact(ctx context.Context, a guards.Admitted) (json.RawMessa
 	case <-working.Done():
 		return nil, &notApplied{api.TooLate, working.Err()}
 	}
-	tx, err := l.store.begin(working)
+	tx, err := l.store.db.begin(working)
 	if err != nil {
-		return nil, &notApplied{api.Unavailable, err}
+		return nil, &notApplied{cmp.Or(reasonOf(err), api.Unavailable), err}
 	}
 	result, err := l.work(working, tx, operation, a, left)
 	if err != nil {
-		l.store.rollback(ctx, tx)
+		_ = tx.end(ctx, false)
 		return nil, err
 	}
-	return result, l.store.commit(ctx, tx)
+	return result, quietly(tx.end(ctx, true))
 }
 
 // work is everything between BEGIN and COMMIT. left is what was left before BEGIN was sent.
-func (l *Ledger) work(ctx context.Context, tx pgx.Tx, operation Operation, a guards.Admitted, left time.Duration) (json.RawMessage, error) {
+func (l *Ledger) work(ctx context.Context, tx transaction, operation operation, a guards.Admitted, left time.Duration) (json.RawMessage, error) {
 	if err := l.store.take(ctx, tx, a, left); err != nil {
 		return nil, err
 	}
@@ -136,13 +157,13 @@ func (l *Ledger) work(ctx context.Context, tx pgx.Tx, operation Operation, a gua
 }
 
 // do runs an operation. A panic of it is an error like another: the transaction is rolled back.
-func do(ctx context.Context, tx pgx.Tx, operation Operation, params json.RawMessage) (result json.RawMessage, err error) {
+func do(ctx context.Context, tx transaction, operation operation, params json.RawMessage) (result json.RawMessage, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("the operation panicked: %T", p)
 		}
 	}()
-	v, err := operation.Do(ctx, unendable{tx}, params)
+	v, err := operation.do(ctx, tx, params)
 	if err != nil || v == nil {
 		return nil, err
 	}
@@ -166,16 +187,16 @@ func (unendable) Rollback(context.Context) error { return errEnding }
 
 // reasonOf names what a worker can act on: it was too late, or the database does not take these values.
 func reasonOf(err error) api.Code {
-	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	state := sqlState(err)
 	switch {
-	case errors.Is(err, context.DeadlineExceeded), ok && refusal.Code == codeTooLate:
+	case errors.Is(err, context.DeadlineExceeded), state == codeTooLate:
 		return api.TooLate
 	case errors.Is(err, errParameters), errors.Is(err, errResult):
 		return api.InvalidRequest
-	case !ok:
+	case len(state) != 5:
 		return ""
 	}
-	switch refusal.Code[:2] {
+	switch state[:2] {
 	case "22", "23": // data exception, integrity constraint violation
 		return api.InvalidRequest
 	case "55", "57": // lock_timeout, statement_timeout

@@ -152,11 +152,11 @@ func TestTimeIsJudgedInTheLastStatement(t *testing.T) {
 	t.Parallel()
 	r := newResource(t)
 	pool := r.pool(t)
-	s := store{pool}
-	tx, err := s.begin(t.Context())
+	s := store{viaPgx{pool}, defaultSchema}
+	tx, err := s.db.begin(t.Context())
 	require.NoError(t, err)
 	inTime, tooLate := s.inTime(t.Context(), tx, time.Hour), s.inTime(t.Context(), tx, 0)
-	s.rollback(t.Context(), tx)
+	require.NoError(t, tx.end(t.Context(), false))
 	require.NoError(t, inTime)
 	require.Equal(t, api.TooLate, reasonOf(tooLate), "something has passed since BEGIN")
 

@@ -25,7 +25,7 @@ tables:
 func TestConformance(t *testing.T) {
 	r := prepare(t, teststack.DurableCluster(t))
 	guardtest.Run(t, guardtest.Guard{
-		Start: processtest.Starter(processtest.Build(t), conformanceFile, "NIGHTWARRANT_DATABASE_URL="+r.url),
+		Start: processtest.Program{Binary: processtest.Build(t), File: conformanceFile, Env: []string{"NIGHTWARRANT_DATABASE_URL=" + r.url}}.Start,
 		Effect: func(n int) guardtest.Effect {
 			return guardtest.Effect{Action: "row.append", Resource: "table:orders",
 				Parameters: json.RawMessage(fmt.Sprintf(`{"table":"orders","values":{"id":"%d","paid":true}}`, n))}

@@ -9,11 +9,13 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
+	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -32,6 +34,34 @@ type Operation struct {
 	// Do changes the database inside tx, which it must not end. What it returns is the answer's result and must encode as
 	// one JSON object of at most 64 KiB; nil is none. An error rolls everything back: the effect is not applied.
 	Do func(ctx context.Context, tx pgx.Tx, params json.RawMessage) (any, error)
+
+	// DoSQL is Do for a ledger over Config.DB.
+	DoSQL func(ctx context.Context, tx *Tx, params json.RawMessage) (any, error)
+
+	// Tables that Do touches, as schema.table: the guard is not healthy when one of them is not what it was.
+	Tables []string
+}
+
+// operation is either, over either driver.
+type operation struct {
+	target guards.Operation
+	do     func(ctx context.Context, tx transaction, params json.RawMessage) (any, error)
+}
+
+func (o Operation) over(c Config) (operation, bool) {
+	_, isPgx := c.driver().(viaPgx)
+	bound := operation{target: o.Target}
+	switch {
+	case isPgx && o.Do != nil:
+		bound.do = func(ctx context.Context, tx transaction, params json.RawMessage) (any, error) {
+			return o.Do(ctx, unendable{tx.(pgxTx).Tx}, params)
+		}
+	case !isPgx && o.DoSQL != nil:
+		bound.do = func(ctx context.Context, tx transaction, params json.RawMessage) (any, error) {
+			return o.DoSQL(ctx, &Tx{tx.(sqlTx).tx}, params)
+		}
+	}
+	return bound, bound.target != nil && bound.do != nil
 }
 
 // Table is what the row actions may touch of one table.
@@ -43,20 +73,44 @@ type Table struct {
 
 // Config says what the guard may do. Nothing that is not listed can be reached.
 type Config struct {
-	Pool       *pgxpool.Pool         // of the guard's role; see [Open]
-	Tables     map[string]Table      // by name; empty means no row actions
-	Operations map[string]Operation  // by action; the names of the catalogue are taken
-	Registered []catalogue.Operation // of those, as the Guard document lists them
-	Logger     *slog.Logger          // optional
+	Pool       *pgxpool.Pool        // of the guard's role; see [Open]
+	DB         *sql.DB              // instead of Pool, of any driver that numbers parameters ($1); more than three connections
+	Schema     string               // of this guard's ledger; optional, nightwarrant_guard. Each guard of a database has its own
+	Tables     map[string]Table     // by name; empty means no row actions
+	Operations map[string]Operation // by action; the names of the catalogue are taken
+	Logger     *slog.Logger         // optional
+}
+
+func (c Config) driver() database {
+	if c.DB != nil {
+		return viaSQL{c.DB}
+	}
+	return viaPgx{c.Pool}
+}
+
+func (c Config) connections() int {
+	if c.DB == nil {
+		return int(c.Pool.Config().MaxConns)
+	}
+	if most := c.DB.Stats().MaxOpenConnections; most > 0 {
+		return most
+	}
+	return 64
 }
 
 // Ledger implements guards.Ledger. It is safe for concurrent use.
 type Ledger struct {
 	store      store
-	operations map[string]Operation
-	catalogue  [32]byte
+	operations map[string]operation
+	watched    string      // tables
+	columns    [][3]string // that must be there
 	log        *slog.Logger
 	slots      chan struct{} // of operations under way
+	now        func() time.Time
+
+	mu      sync.Mutex
+	dataset *Dataset  // that was found first
+	purged  time.Time // when last
 }
 
 // reserved connections are never held by operations: proofs, intents and probes must get through while those are slow,
@@ -67,44 +121,52 @@ var _ guards.Ledger = (*Ledger)(nil)
 
 // New makes the ledger of one guard. It does not connect.
 func New(c Config) (*Ledger, error) {
-	if c.Pool == nil {
-		return nil, errors.New("guards/postgres: the pool is missing")
-	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	operations, err := rowOperations(c.Tables)
+	if c.Schema == "" {
+		c.Schema = defaultSchema
+	}
+	switch {
+	case (c.Pool == nil) == (c.DB == nil):
+		return nil, errors.New("guards/postgres: the pool is missing, or there are two")
+	case c.connections() <= reserved:
+		return nil, fmt.Errorf("guards/postgres: more than %d connections are needed", reserved)
+	case !schemaForm.MatchString(c.Schema):
+		return nil, fmt.Errorf("guards/postgres: %.64q cannot be the ledger's schema", c.Schema)
+	}
+	operations, err := c.operations()
 	if err != nil {
 		return nil, fmt.Errorf("guards/postgres: %w", err)
 	}
-	for action, operation := range c.Operations {
-		if _, taken := catalogue.Lookup(catalogue.Postgres, action); taken || operation.Target == nil || operation.Do == nil {
-			return nil, fmt.Errorf("guards/postgres: %.64q is not complete or is an action of the catalogue", action)
-		}
+	watched, columns, err := c.watch()
+	if err != nil {
+		return nil, fmt.Errorf("guards/postgres: %w", err)
 	}
-	maps.Copy(operations, c.Operations)
-	actions := catalogue.Actions(catalogue.Postgres)
-	for _, o := range c.Registered {
-		a, err := catalogue.Compile(catalogue.Postgres, o)
-		if err != nil {
-			return nil, err
-		}
-		actions = append(actions, a)
-	}
-	slots := max(1, int(c.Pool.Config().MaxConns)-reserved)
-	return &Ledger{store: store{c.Pool}, operations: operations, catalogue: catalogue.DigestOf(actions...), log: c.Logger, slots: make(chan struct{}, slots)}, nil
+	return &Ledger{store: store{c.driver(), pgx.Identifier{c.Schema}.Sanitize()}, operations: operations, watched: watched, columns: columns,
+		log: c.Logger, slots: make(chan struct{}, c.connections()-reserved), now: time.Now}, nil
 }
 
-// Catalogue is the digest of what this guard is registered with, for
-// guards.Config: of the compiled-in actions, whether its tables allow them or
-// not, and of the owner's own.
-func (l *Ledger) Catalogue() [32]byte { return l.catalogue }
+func (c Config) operations() (map[string]operation, error) {
+	operations, err := rowOperations(c.Tables)
+	if err != nil {
+		return nil, err
+	}
+	for action, o := range c.Operations {
+		bound, complete := o.over(c)
+		if _, taken := catalogue.Lookup(catalogue.Postgres, action); taken || !complete {
+			return nil, fmt.Errorf("%.64q is not complete or is an action of the catalogue", action)
+		}
+		operations[action] = bound
+	}
+	return operations, nil
+}
 
 // Operations are the actions of this ledger, for guards.Config.
 func (l *Ledger) Operations() map[string]guards.Operation {
 	out := make(map[string]guards.Operation, len(l.operations))
 	for action, operation := range l.operations {
-		out[action] = operation.Target
+		out[action] = operation.target
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,22 +37,22 @@ type rows struct {
 type tables map[string]Table
 
 // rowOperations are the catalogue's actions over the allow list, or none.
-func rowOperations(allowed tables) (map[string]Operation, error) {
+func rowOperations(allowed tables) (map[string]operation, error) {
 	if err := allowed.check(); err != nil {
 		return nil, err
 	}
-	operations := map[string]Operation{}
+	operations := map[string]operation{}
 	if len(allowed) == 0 {
 		return operations, nil
 	}
-	for action, do := range map[string]func(context.Context, pgx.Tx, Table, rows) (any, error){
+	for action, do := range map[string]func(context.Context, transaction, Table, rows) (any, error){
 		"row.append": appendRow, "row.read": readRows, "row.update": updateRows, "row.delete": deleteRows,
 	} {
 		catalogued, err := guards.Catalogued(catalogue.Postgres, action)
 		if err != nil {
 			return nil, err
 		}
-		operations[action] = Operation{Target: allowed.target(catalogued), Do: allowed.do(do)}
+		operations[action] = operation{allowed.target(catalogued), allowed.do(do)}
 	}
 	return operations, nil
 }
@@ -85,8 +86,8 @@ func (t tables) target(catalogued guards.Operation) guards.Operation {
 	}
 }
 
-func (t tables) do(do func(context.Context, pgx.Tx, Table, rows) (any, error)) func(context.Context, pgx.Tx, json.RawMessage) (any, error) {
-	return func(ctx context.Context, tx pgx.Tx, params json.RawMessage) (any, error) {
+func (t tables) do(do func(context.Context, transaction, Table, rows) (any, error)) func(context.Context, transaction, json.RawMessage) (any, error) {
+	return func(ctx context.Context, tx transaction, params json.RawMessage) (any, error) {
 		table, r, err := t.parse(params)
 		if err != nil {
 			return nil, err
@@ -131,12 +132,10 @@ type statement struct {
 }
 
 func (s *statement) table(t Table, name string) {
-	schema := t.Schema
-	if schema == "" {
-		schema = "public"
-	}
-	s.WriteString(pgx.Identifier{schema, name}.Sanitize())
+	s.WriteString(pgx.Identifier{t.schema(), name}.Sanitize())
 }
+
+func (t Table) schema() string { return cmp.Or(t.Schema, "public") }
 
 func (s *statement) names(columns []string) {
 	for i, column := range columns {
@@ -172,18 +171,18 @@ type changed struct {
 	Rows int64 `json:"rows"`
 }
 
-func (s *statement) change(ctx context.Context, tx pgx.Tx) (any, error) {
-	tag, err := tx.Exec(ctx, s.String(), s.args...)
+func (s *statement) change(ctx context.Context, tx transaction) (any, error) {
+	n, err := tx.exec(ctx, s.String(), s.args)
 	if err != nil {
 		return nil, err
 	}
-	if tag.RowsAffected() > maxRows {
-		return nil, fmt.Errorf("%w: %d rows", errParameters, tag.RowsAffected())
+	if n > maxRows {
+		return nil, fmt.Errorf("%w: %d rows", errParameters, n)
 	}
-	return changed{tag.RowsAffected()}, nil
+	return changed{n}, nil
 }
 
-func appendRow(ctx context.Context, tx pgx.Tx, t Table, r rows) (any, error) {
+func appendRow(ctx context.Context, tx transaction, t Table, r rows) (any, error) {
 	columns := slices.Sorted(maps.Keys(r.Values))
 	s := new(statement)
 	s.WriteString("INSERT INTO ")
@@ -201,7 +200,7 @@ func appendRow(ctx context.Context, tx pgx.Tx, t Table, r rows) (any, error) {
 	return s.change(ctx, tx)
 }
 
-func updateRows(ctx context.Context, tx pgx.Tx, t Table, r rows) (any, error) {
+func updateRows(ctx context.Context, tx transaction, t Table, r rows) (any, error) {
 	s := new(statement)
 	s.WriteString("UPDATE ")
 	s.table(t, r.Table)
@@ -212,7 +211,7 @@ func updateRows(ctx context.Context, tx pgx.Tx, t Table, r rows) (any, error) {
 	return s.change(ctx, tx)
 }
 
-func deleteRows(ctx context.Context, tx pgx.Tx, t Table, r rows) (any, error) {
+func deleteRows(ctx context.Context, tx transaction, t Table, r rows) (any, error) {
 	s := new(statement)
 	s.WriteString("DELETE FROM ")
 	s.table(t, r.Table)
@@ -223,28 +222,25 @@ func deleteRows(ctx context.Context, tx pgx.Tx, t Table, r rows) (any, error) {
 
 // read is the result of row.read: the allowed columns, whichever the guard's role could see.
 type read struct {
-	Rows []json.RawMessage `json:"rows"`
+	Rows json.RawMessage `json:"rows"`
 }
 
-func readRows(ctx context.Context, tx pgx.Tx, t Table, r rows) (any, error) {
+func readRows(ctx context.Context, tx transaction, t Table, r rows) (any, error) {
 	s := new(statement)
-	s.WriteString("SELECT to_jsonb(r) FROM (SELECT ")
+	s.WriteString("SELECT count(*), coalesce(jsonb_agg(to_jsonb(r)), '[]')::text FROM (SELECT ")
 	s.names(t.Columns)
 	s.WriteString(" FROM ")
 	s.table(t, r.Table)
 	s.WriteString(" WHERE ")
 	s.pairs(r.Key, " AND ")
 	s.WriteString(" LIMIT " + strconv.Itoa(maxRows+1) + ") r")
-	found, err := tx.Query(ctx, s.String(), s.args...)
-	if err != nil {
+	var n int
+	var all string
+	if err := tx.row(ctx, s.String(), s.args, &n, &all); err != nil {
 		return nil, err
 	}
-	all, err := pgx.CollectRows(found, pgx.RowTo[json.RawMessage])
-	if err != nil {
-		return nil, err
-	}
-	if len(all) > maxRows {
+	if n > maxRows {
 		return nil, fmt.Errorf("%w: more than %d rows", errParameters, maxRows)
 	}
-	return read{Rows: append([]json.RawMessage{}, all...)}, nil
+	return read{json.RawMessage(all)}, nil
 }

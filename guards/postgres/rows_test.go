@@ -183,7 +183,7 @@ func FuzzRowParameters(f *testing.F) {
 		if !ok {
 			return
 		}
-		target, err := operation.Target(params)
+		target, err := operation.target(params)
 		if err != nil {
 			require.Empty(t, target)
 			return

@@ -43,11 +43,15 @@ func TestEvenTheOwnerCannotChangeTheLedger(t *testing.T) {
 		`UPDATE fences SET fence = 4`, `UPDATE fences SET lane = decode(repeat('01', 16), 'hex')`, `DELETE FROM fences`, `TRUNCATE fences`,
 		`UPDATE effects SET outcome = 'tombstone'`, `UPDATE effects SET attempt = effect`, `DELETE FROM effects`, `TRUNCATE effects`,
 		`UPDATE intents SET effect = attempt`, `UPDATE intents SET digest = sha256(digest), attempts = attempts + 1`,
-		`INSERT INTO effects (effect, attempt, outcome) SELECT effect, attempt, 'tombstone' FROM effects`,
-		`INSERT INTO effects (effect, attempt, outcome) SELECT attempt, attempt, 'committed' FROM effects`,
-		`INSERT INTO effects (effect, attempt, outcome) SELECT attempt, attempt, 'maybe' FROM effects`,
-		`INSERT INTO effects (effect, attempt, outcome) VALUES ('x', 'x', 'tombstone')`,
-		`INSERT INTO fences VALUES (decode(repeat('00', 16), 'hex'), 0)`,
+		`INSERT INTO effects (effect, attempt, outcome, day) SELECT effect, attempt, 'tombstone', 0 FROM effects`,
+		`INSERT INTO effects (effect, attempt, outcome, day) SELECT attempt, attempt, 'committed', 0 FROM effects`,
+		`INSERT INTO effects (effect, attempt, outcome, day) SELECT attempt, attempt, 'maybe', 0 FROM effects`,
+		`INSERT INTO effects (effect, attempt, outcome, day) VALUES ('x', 'x', 'tombstone', 0)`,
+		`INSERT INTO fences VALUES (decode(repeat('00', 16), 'hex'), 0, 0)`,
+		`UPDATE effects SET day = -100`, `UPDATE fences SET day = -100`, `UPDATE intents SET attempts = 1`,
+		`UPDATE ledger SET day = day + 1`, `UPDATE ledger SET day = day + 10`, `UPDATE ledger SET day = day - 1`, `UPDATE ledger SET worked = '23:59:00'`,
+		`UPDATE ledger SET dataset = sha256(dataset)`, `UPDATE ledger SET fence = -1`, `UPDATE ledger SET admission = -1`,
+		`DELETE FROM ledger`, `TRUNCATE ledger`, `INSERT INTO ledger DEFAULT VALUES`, `INSERT INTO ledger (one) VALUES (false)`,
 	} {
 		_, err := r.owner.Exec(t.Context(), `SET search_path = nightwarrant_guard; `+statement, pgx.QueryExecModeSimpleProtocol)
 		var refusal *pgconn.PgError
@@ -65,7 +69,7 @@ func TestGuardRoleReachesTheLedgerThroughItsFunctionsOnly(t *testing.T) {
 	pool := r.pool(t)
 	for _, statement := range []string{
 		`SELECT * FROM nightwarrant_guard.effects`, `SELECT * FROM nightwarrant_guard.fences`, `SELECT * FROM nightwarrant_guard.intents`,
-		`INSERT INTO nightwarrant_guard.fences VALUES ('x', 1)`, `UPDATE nightwarrant_guard.versions SET version = 9`,
+		`INSERT INTO nightwarrant_guard.fences VALUES ('x', 1, 1)`, `UPDATE nightwarrant_guard.ledger SET day = 100`, `UPDATE nightwarrant_guard.versions SET version = 9`,
 		`ALTER TABLE nightwarrant_guard.effects DISABLE TRIGGER ALL`, `CREATE TABLE nightwarrant_guard.x ()`,
 		`CREATE OR REPLACE FUNCTION nightwarrant_guard.in_time(bigint) RETURNS void LANGUAGE sql AS ''`, `DROP SCHEMA nightwarrant_guard`,
 	} {
