@@ -73,12 +73,13 @@ type Table struct {
 
 // Config says what the guard may do. Nothing that is not listed can be reached.
 type Config struct {
-	Pool       *pgxpool.Pool        // of the guard's role; see [Open]
-	DB         *sql.DB              // instead of Pool, of any driver that numbers parameters ($1); more than three connections
-	Schema     string               // of this guard's ledger; optional, nightwarrant_guard. Each guard of a database has its own
-	Tables     map[string]Table     // by name; empty means no row actions
-	Operations map[string]Operation // by action; the names of the catalogue are taken
-	Logger     *slog.Logger         // optional
+	Pool       *pgxpool.Pool         // of the guard's role; see [Open]
+	DB         *sql.DB               // instead of Pool, of any driver that numbers parameters ($1); more than three connections
+	Schema     string                // of this guard's ledger; optional, nightwarrant_guard. Each guard of a database has its own
+	Tables     map[string]Table      // by name; empty means no row actions
+	Operations map[string]Operation  // by action; the names of the catalogue are taken
+	Registered []catalogue.Operation // of those, as the Guard document lists them
+	Logger     *slog.Logger          // optional
 }
 
 func (c Config) driver() database {
@@ -102,6 +103,7 @@ func (c Config) connections() int {
 type Ledger struct {
 	store      store
 	operations map[string]operation
+	catalogue  [32]byte
 	watched    string      // tables
 	columns    [][3]string // that must be there
 	log        *slog.Logger
@@ -143,7 +145,11 @@ func New(c Config) (*Ledger, error) {
 	if err != nil {
 		return nil, fmt.Errorf("guards/postgres: %w", err)
 	}
-	return &Ledger{store: store{c.driver(), pgx.Identifier{c.Schema}.Sanitize()}, operations: operations, watched: watched, columns: columns,
+	registered, err := c.catalogue()
+	if err != nil {
+		return nil, err
+	}
+	return &Ledger{store: store{c.driver(), pgx.Identifier{c.Schema}.Sanitize()}, operations: operations, catalogue: registered, watched: watched, columns: columns,
 		log: c.Logger, slots: make(chan struct{}, c.connections()-reserved), now: time.Now}, nil
 }
 
@@ -161,6 +167,23 @@ func (c Config) operations() (map[string]operation, error) {
 	}
 	return operations, nil
 }
+
+func (c Config) catalogue() ([32]byte, error) {
+	actions := catalogue.Actions(catalogue.Postgres)
+	for _, o := range c.Registered {
+		a, err := catalogue.Compile(catalogue.Postgres, o)
+		if err != nil {
+			return [32]byte{}, err
+		}
+		actions = append(actions, a)
+	}
+	return catalogue.DigestOf(actions...), nil
+}
+
+// Catalogue is the digest of what this guard is registered with, for
+// guards.Config: of the compiled-in actions, whether its tables allow them or
+// not, and of the owner's own.
+func (l *Ledger) Catalogue() [32]byte { return l.catalogue }
 
 // Operations are the actions of this ledger, for guards.Config.
 func (l *Ledger) Operations() map[string]guards.Operation {

@@ -122,7 +122,7 @@ func hold(path string) (*os.File, error) {
 	// For a moment somebody may still hold it who is gone: a process that ends, or a child that has not yet become another program.
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	for try := 0; errors.Is(err, unix.EWOULDBLOCK) && try < lockTries; try++ {
-		time.Sleep(lockPause)
+		<-time.After(lockPause)
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	}
 	if err != nil {
