@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/authority/capability"
 	"github.com/nightwarrant/nightwarrant/guards/internal/authoritytest"
 )
 
@@ -18,8 +19,7 @@ type answer struct {
 	status  int
 	header  http.Header
 	body    []byte
-	code    api.Code // of a refusal
-	outcome string   // of the usual answer
+	outcome string // of the usual answer
 }
 
 const maxAnswer = 1 << 20
@@ -38,12 +38,12 @@ func (p *process) send(r *http.Request) answer {
 	}
 	a := answer{status: response.StatusCode, header: response.Header, body: body}
 	var read struct {
-		Code    api.Code `json:"code"`
-		Outcome string   `json:"outcome"`
+		Outcome string `json:"outcome"`
 	}
 	if json.Unmarshal(body, &read) == nil {
-		a.code, a.outcome = read.Code, read.Outcome
+		a.outcome = read.Outcome
 	}
+	p.w.checkSecrets("an answer", body)
 	return a
 }
 
@@ -153,9 +153,22 @@ func (w *world) judgeOne(e *effect) {
 	case api.Ambiguous:
 		assert.LessOrEqual(w, n, 1, "effect %d is recorded as ambiguous; times that it happened", e.n)
 		assert.False(w, w.guard.Provable && !w.mistrusts, "effect %d is ambiguous, at a guard that can prove it", e.n)
+		w.judgeEvidence(e, recorded.Evidence)
 	default:
 		assert.Zero(w, n, "effect %d is recorded as %s; times that it happened", e.n, recorded.State)
 	}
+}
+
+// judgeEvidence: a guard need not know anything, but what it shows the owner is about this effect.
+func (w *world) judgeEvidence(e *effect, shown *api.Evidence) {
+	w.Helper()
+	if shown == nil || shown.Parameters == nil {
+		return
+	}
+	want, _, err := capability.ParamsDigest(e.Parameters)
+	require.NoError(w, err)
+	got, _, err := capability.ParamsDigest(shown.Parameters)
+	assert.True(w, err == nil && got == want, "the evidence of effect %d is about other parameters", e.n)
 }
 
 // checkLog: whatever a process says, it never repeats what grants something.
@@ -165,4 +178,11 @@ func (w *world) checkLog() {
 		assert.False(w, secret != "" && bytes.Contains(said, []byte(secret)), "the guard wrote a capability or a proof into its log")
 	}
 	assert.False(w, bytes.Contains(said, []byte(authoritytest.Assertion)), "the guard wrote its assertion into its log")
+	w.checkSecrets("its log", said)
+}
+
+func (w *world) checkSecrets(where string, text []byte) {
+	for _, secret := range w.guard.Secrets {
+		assert.False(w, bytes.Contains(text, []byte(secret)), "the guard wrote a secret of its own into %s", where)
+	}
 }

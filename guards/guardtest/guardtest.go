@@ -49,6 +49,9 @@ type Guard struct {
 	// optional: what needs them is left out, and kills while an effect is applied are timed by chance alone.
 	HoldBefore, HoldAfter func(n int) (*Hold, error)
 
+	// Secrets are what must stand in no answer and in nothing that a process says, such as the credential of the resource.
+	Secrets []string
+
 	// Kills is how many processes are killed in the campaign; optional, 25. The environment variable
 	// NIGHTWARRANT_GUARDTEST_KILLS overrides it.
 	Kills int

@@ -39,11 +39,11 @@ type sloppy struct {
 	nonce  string // the authority's
 	number int64  // of reports
 
-	seen    sync.Mutex
-	fence   int64 // highest
-	number_ int64 // highest of admissions
-	worker  string
-	alive   map[string]bool // attempts
+	seen      sync.Mutex
+	fence     int64 // highest
+	admission int64 // highest of admissions
+	worker    string
+	alive     map[string]bool // attempts
 }
 
 // errLost says that an answer is lost, or none.
@@ -101,7 +101,7 @@ func (g *sloppy) highest() (fence, number int64) {
 	_ = g.shelf("/seen", shelfQuestion{}, &answer)
 	g.seen.Lock()
 	defer g.seen.Unlock()
-	return max(g.fence, answer.Fence), max(g.number_, answer.Number)
+	return max(g.fence, answer.Fence), max(g.admission, answer.Number)
 }
 
 func (g *sloppy) sweep() {
@@ -341,7 +341,7 @@ func (g *sloppy) apply(q api.AdmitRequest, goAhead api.Admission, n int64, until
 		question.Unkeyed = true
 	}
 	g.seen.Lock()
-	g.fence, g.number_ = max(g.fence, goAhead.Fence), max(g.number_, goAhead.Number)
+	g.fence, g.admission = max(g.fence, goAhead.Fence), max(g.admission, goAhead.Number)
 	g.seen.Unlock()
 	var answer shelfAnswer
 	if err := g.shelf("/apply", question, &answer); err != nil {
