@@ -26,11 +26,7 @@ type shown struct {
 
 // argumentsOf are the canonical bytes that are kept with a card.
 func argumentsOf(e capability.Effect, parameters json.RawMessage) ([]byte, error) {
-	text, err := json.Marshal(shown{e.Guard, e.Action, e.Resource, parameters, e.Amount, e.Currency})
-	if err != nil {
-		return nil, err
-	}
-	return canonical.Canonicalize(text)
+	return canonical.CanonicalizeValue(shown{e.Guard, e.Action, e.Resource, parameters, e.Amount, e.Currency})
 }
 
 // Decisions lists a member's cards; one only when reference is given.

@@ -317,7 +317,7 @@ func (a *Authority) evidence(s *settlement, g component, e *api.Evidence) error 
 		return nil
 	}
 	bad := api.Refusef(api.InvalidRequest, "evidence must say what answered, and when something was sent.")
-	if !slices.Contains(answers, e.Answered) || (e.Answered == api.AnsweredStatus) != (e.Status >= 100 && e.Status <= 599) || e.SentUnixMS < 0 || e.SentUnixMS > 1<<48 {
+	if !slices.Contains(answers, e.Answered) || (e.Answered == api.AnsweredStatus) != (e.Status != 0) || e.Status != 0 && (e.Status < 100 || e.Status > 599) || e.SentUnixMS < 0 || e.SentUnixMS > 1<<48 {
 		return bad
 	}
 	s.answered = &e.Answered
@@ -343,8 +343,10 @@ func (a *Authority) evidence(s *settlement, g component, e *api.Evidence) error 
 		return bad
 	}
 	s.digest = whole[:]
-	s.arguments, err = argumentsOf(effect, params)
-	return err
+	if s.arguments, err = argumentsOf(effect, params); err != nil {
+		return bad
+	}
+	return nil
 }
 
 func (r outcomeRow) outcome() api.EffectOutcome {

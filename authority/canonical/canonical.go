@@ -53,11 +53,13 @@ func Canonicalize(in []byte) ([]byte, error) {
 
 // CanonicalizeValue marshals v with encoding/json and canonicalizes the result.
 func CanonicalizeValue(v any) ([]byte, error) {
-	in, err := json.Marshal(v)
-	if err != nil {
+	var in bytes.Buffer
+	e := json.NewEncoder(&in)
+	e.SetEscapeHTML(false) // what is in bounds must not become six times as long on its way
+	if err := e.Encode(v); err != nil {
 		return nil, &Error{Reason: "the value cannot be marshalled"}
 	}
-	return Canonicalize(in)
+	return Canonicalize(in.Bytes())
 }
 
 // Check refuses what Canonicalize would refuse and spells nothing.
