@@ -58,7 +58,7 @@ func startMeter(ctx context.Context, listener net.Listener, uri, authority, data
 		return nil, err
 	}
 	m := &meter{uri: uri, pool: pool, clocked: &clocked{Ledger: entries}, liar: &liar{by: http.DefaultTransport.(*http.Transport).Clone()}}
-	m.guard, err = guards.New(guards.Config{URI: uri, Name: "meter", Issuer: authority, Assertion: assertion, Ledger: m.clocked, Operations: entries.Operations(),
+	m.guard, err = guards.New(guards.Config{URI: uri, Name: "meter", Issuer: authority, Assertion: assertion, Ledger: m.clocked, Operations: entries.Operations(), Catalogue: entries.Catalogue(),
 		Models: [][32]byte{model}, Datasets: [][32]byte{dataset}, HTTPClient: &http.Client{Timeout: 10 * time.Second, Transport: m.liar}, Logger: log})
 	if err != nil {
 		pool.Close()
