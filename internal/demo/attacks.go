@@ -501,8 +501,10 @@ func (a *attacker) partialPlatform(ctx context.Context) (api.Code, error) {
 
 func firstTask(list string) (string, error) {
 	var page api.Page[api.Task]
-	if err := json.Unmarshal([]byte(list), &page); err != nil || len(page.Items) == 0 {
-		return "", errors.Join(err, errors.New("the member has no task"))
+	err := json.Unmarshal([]byte(list), &page)
+	i := slices.IndexFunc(page.Items, func(k api.Task) bool { return k.Consented })
+	if err != nil || i < 0 {
+		return "", errors.Join(err, errors.New("the member has no task with a consent"))
 	}
-	return page.Items[0].Task, nil
+	return page.Items[i].Task, nil
 }

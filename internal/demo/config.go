@@ -48,15 +48,19 @@ assertion_file: ` + s.path("tokens", "guard") + `
 database_url_file: ` + s.path("config", "guard.url") + `
 tables:
   entries: {columns: [memo, cents]}
+  accounts: {columns: [name, closed], key: [name]}
 `,
+		"mind.yaml":      s.mindConfig(),
+		modelKey:         s.passwords[modelKey],
+		"tidy.yaml":      s.tidy(),
 		"guard.url":      s.roleURL("guard", s.resource()),
 		"authority.url":  s.roleURL("authority", s.database()),
 		"scheduler.url":  s.roleURL("scheduler", s.database()),
 		"operator.url":   s.roleURL("operator", s.database()),
 		"nats-scheduler": s.passwords["nats-scheduler"],
 		hookSecret:       s.passwords[hookSecret],
-		"registry.yaml":  s.registry(),
-		requirementFile:  requirement,
+		"registry.yaml":  s.registry() + s.mindRegistry(),
+		requirementFile:  requirement + s.mindRequirement(),
 		"task.yaml":      s.task("close-the-day", "bookkeeper", "Close the day", 1),
 	}
 	for name, ports := range map[string][2]int{"replica-a": {s.ports.ReplicaA, s.ports.AdminA}, "replica-b": {s.ports.ReplicaB, s.ports.AdminB}} {
@@ -87,6 +91,7 @@ assertion:
 var pods = map[string][3]string{
 	"worker-1": {"jobs", "bookkeeper", "bookkeeper-1"}, "worker-2": {"jobs", "bookkeeper", "bookkeeper-2"},
 	"probe": {"jobs", "probe", "probe-1"}, "probe-2": {"jobs", "probe", "probe-2"},
+	"assistant-1": {"jobs", "assistant", "assistant-1"}, "mind": {"guards", "mind", "mind-1"},
 	"guard": {"guards", "ledger", "ledger-1"}, "guard-2": {"guards", "ledger", "ledger-2"},
 }
 

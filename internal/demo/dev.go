@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -22,6 +23,7 @@ func Dev(ctx context.Context, o Options, out io.Writer) (err error) {
 	}
 	out = &oneAtATime{to: out}
 	o.Hear = func(m notify.Message) { hear(out, m) }
+	o.Mind = true
 	s, err := New(o)
 	if err != nil {
 		return err
@@ -67,7 +69,7 @@ func (o *oneAtATime) Write(b []byte) (int, error) {
 }
 
 func (s *Stack) startWorkers(context.Context) error {
-	for _, w := range []string{"worker-1", "worker-2"} {
+	for _, w := range []string{"worker-1", "worker-2", "assistant-1"} {
 		if _, err := s.start(w, "demo-worker", "--config", s.path("config", w+".json")); err != nil {
 			return err
 		}
@@ -75,8 +77,10 @@ func (s *Stack) startWorkers(context.Context) error {
 	return nil
 }
 
-// offerOnce offers the demo's task, unless it is offered or consented to.
-func (s *Stack) offerOnce(ctx context.Context) error { return s.apply(ctx, "task.yaml") }
+// offerOnce offers the demo's tasks, unless they are offered or consented to.
+func (s *Stack) offerOnce(ctx context.Context) error {
+	return errors.Join(s.apply(ctx, "task.yaml"), s.apply(ctx, "tidy.yaml"))
+}
 
 // printNext prints what to try.
 func (s *Stack) printNext(out io.Writer) {

@@ -3,10 +3,12 @@ package demo
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"time"
 
+	"github.com/nightwarrant/nightwarrant/guards/model"
 	"github.com/nightwarrant/nightwarrant/scheduler/queue"
 	"github.com/nightwarrant/nightwarrant/worker/natsqueue"
 )
@@ -21,6 +23,16 @@ const schedulerUser = "nw_scheduler"
 
 // queueRoles are the workload roles with a queue, and their workers.
 var queueRoles = map[string][]string{"bookkeeper": {"worker-1", "worker-2"}, "probe": {"probe"}}
+
+// roles are those of them that are registered.
+func (s *Stack) roles() map[string][]string {
+	if !s.mind {
+		return queueRoles
+	}
+	all := maps.Clone(queueRoles)
+	all["assistant"] = []string{"assistant-1"}
+	return all
+}
 
 // ownQueue tells whether NATS is a process of this stack, or a server that was there before.
 func (s *Stack) ownQueue() bool { return s.env(EnvNATS) == "" }
@@ -61,7 +73,7 @@ republish: 5s
 ` + s.approvals()}
 	scheduler := queue.SchedulerPermissions()
 	users := s.broken.user(s.passwords["nats-breaker"]) + natsUser(schedulerUser, s.passwords["nats-scheduler"], scheduler.Publish, scheduler.Subscribe)
-	for role, workers := range queueRoles {
+	for role, workers := range s.roles() {
 		q, err := s.queueOf(ctx, role)
 		if err != nil {
 			return err
@@ -86,6 +98,9 @@ republish: 5s
 
 func (s *Stack) workerConfig(worker, role, at, q string) WorkerConfig {
 	c := WorkerConfig{Authority: s.Origin(), Client: "books", AssertionFile: s.path("tokens", worker), Guard: s.GuardURI(), NATS: at, Queue: q}
+	if role == "assistant" {
+		c.Mind, c.Model = s.mindURI(), model.URL(s.modelBase(), modelID)
+	}
 	if s.ownQueue() {
 		c.User, c.Password = role, s.passwords["nats-"+role]
 	}

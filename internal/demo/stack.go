@@ -28,6 +28,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
 	"github.com/nightwarrant/nightwarrant/internal/dev"
 	"github.com/nightwarrant/nightwarrant/internal/localstack"
+	"github.com/nightwarrant/nightwarrant/internal/modelserver"
 	"github.com/nightwarrant/nightwarrant/scheduler/notify"
 )
 
@@ -45,6 +46,7 @@ type Options struct {
 	Env    func(string) string
 	Lease  time.Duration
 	Before func(*Stack)         // called when the story is told and everything still runs; may be nil
+	Mind   bool                 // with a language model, a guard in front of it, and an assistant
 	Broken *Broken              // when the stack is there to be broken
 	Hear   func(notify.Message) // gets what owners must hear; may be nil
 }
@@ -62,6 +64,9 @@ type Stack struct {
 	existing    *url.URL // of the administrator, on a server that was there before; nil with a private one
 	proxy       *http.Server
 	hook        *dev.Receiver // of what owners must hear
+	mind        bool
+	provider    *modelserver.Server
+	providing   *http.Server
 	next        atomic.Int64
 	children    map[string]*child
 	replicas    []string
@@ -69,8 +74,8 @@ type Stack struct {
 
 // ports are kept, because issuers and origins are names that tokens carry.
 type ports struct {
-	Origin, ReplicaA, ReplicaB, AdminA, AdminB, Workloads, People, Guard, NATS, Monitor, Hook int
-	Name                                                                                      string // of this stack's databases and roles
+	Origin, ReplicaA, ReplicaB, AdminA, AdminB, Workloads, People, Guard, NATS, Monitor, Hook, Mind, Models int
+	Name                                                                                                    string // of this stack's databases and roles
 }
 
 // Origin is the one public origin of the authority.
@@ -87,7 +92,7 @@ func (s *Stack) path(parts ...string) string {
 
 // New prepares a stack in a directory, or finds the one that is there.
 func New(o Options) (*Stack, error) {
-	s := &Stack{binary: o.Binary, dir: o.Dir, env: o.Env, lease: o.Lease, broken: o.Broken, hear: o.Hear, children: map[string]*child{}, passwords: map[string]string{}}
+	s := &Stack{binary: o.Binary, dir: o.Dir, env: o.Env, lease: o.Lease, mind: o.Mind, broken: o.Broken, hear: o.Hear, children: map[string]*child{}, passwords: map[string]string{}}
 	for _, d := range []string{"logs", "tokens", "config", "people", "keys", "issuer", "idp"} {
 		if err := os.MkdirAll(s.path(d), 0o700); err != nil {
 			return nil, err
@@ -97,7 +102,7 @@ func New(o Options) (*Stack, error) {
 		return nil, err
 	}
 	return s, s.remember("passwords.json", &s.passwords, func() error {
-		for _, of := range []string{"authority", "scheduler", "operator", "guard", "nats-scheduler", "nats-bookkeeper", "nats-probe", "nats-breaker"} {
+		for _, of := range []string{"authority", "scheduler", "operator", "guard", "nats-scheduler", "nats-bookkeeper", "nats-probe", "nats-assistant", "nats-breaker", modelKey} {
 			s.passwords[of] = cmp.Or(s.passwords[of], rand.Text())
 		}
 		s.passwords[hookSecret] = cmp.Or(s.passwords[hookSecret], newHookSecret())
@@ -126,7 +131,7 @@ func (s *Stack) remember(name string, into any, choose func() error) error {
 // choose takes free ports where there are none yet. All are held until each is known, so that none comes twice.
 func (p *ports) choose() error {
 	p.Name = cmp.Or(p.Name, "nw_"+fmt.Sprintf("%x", time.Now().UnixNano()))
-	for _, port := range []*int{&p.Origin, &p.ReplicaA, &p.ReplicaB, &p.AdminA, &p.AdminB, &p.Workloads, &p.People, &p.Guard, &p.NATS, &p.Monitor, &p.Hook} {
+	for _, port := range []*int{&p.Origin, &p.ReplicaA, &p.ReplicaB, &p.AdminA, &p.AdminB, &p.Workloads, &p.People, &p.Guard, &p.NATS, &p.Monitor, &p.Hook, &p.Mind, &p.Models} {
 		if *port != 0 {
 			continue
 		}
@@ -143,7 +148,7 @@ func (p *ports) choose() error {
 // Start brings everything up but NATS, the scheduler and the guard, whose
 // permissions and registration come from the registry: see Register and StartRest.
 func (s *Stack) Start(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{s.startPostgres, s.prepareDatabases, s.makeKeys, s.writeConfig, s.startIssuers, s.startReplicas, s.startProxy, s.StartHook} {
+	for _, step := range []func(context.Context) error{s.startPostgres, s.prepareDatabases, s.makeKeys, s.writeConfig, s.startIssuers, s.startReplicas, s.startProxy, s.StartHook, s.startModels} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -304,6 +309,11 @@ func (s *Stack) makeResource(ctx context.Context, c *pgx.Conn) error {
 		`CREATE OR REPLACE FUNCTION public.take_time() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN PERFORM pg_sleep(seconds) FROM public.pace WHERE seconds > 0; RETURN NEW; END $$`,
 		`CREATE OR REPLACE TRIGGER slow BEFORE INSERT ON public.entries FOR EACH ROW EXECUTE FUNCTION public.take_time()`,
 		`GRANT SELECT, INSERT ON public.entries TO ` + name,
+		`CREATE TABLE IF NOT EXISTS public.accounts (name text PRIMARY KEY, closed boolean NOT NULL, changes bigint NOT NULL DEFAULT 0)`,
+		`INSERT INTO public.accounts (name, closed) VALUES ('dormant', false), ('busy', false) ON CONFLICT DO NOTHING`,
+		`CREATE OR REPLACE FUNCTION public.count_change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.changes := OLD.changes + 1; RETURN NEW; END $$`,
+		`CREATE OR REPLACE TRIGGER counted BEFORE UPDATE ON public.accounts FOR EACH ROW EXECUTE FUNCTION public.count_change()`,
+		`GRANT SELECT, UPDATE ON public.accounts TO ` + name,
 	} {
 		if _, err := c.Exec(ctx, sql); err != nil {
 			return err
@@ -459,6 +469,9 @@ func (s *Stack) StartRest(ctx context.Context) error {
 	if _, err := s.start("scheduler", "scheduler", "--config", s.path("config", "scheduler.yaml")); err != nil {
 		return err
 	}
+	if err := s.startMind(ctx); err != nil {
+		return err
+	}
 	_, err := s.start("guard", "guard", "--config", s.path("config", "guard.yaml"))
 	return err
 }
@@ -488,7 +501,7 @@ func (s *Stack) WaitOpen(ctx context.Context, limit time.Duration) error {
 
 // Stop ends everything, the processes that need others first.
 func (s *Stack) Stop() {
-	for _, name := range []string{"worker-1", "worker-2", "guard", "scheduler", "replica-a", "replica-b", "issuer", "idp", "nats"} {
+	for _, name := range []string{"worker-1", "worker-2", "assistant-1", "guard", "mind", "scheduler", "replica-a", "replica-b", "issuer", "idp", "nats"} {
 		if c := s.children[name]; c != nil {
 			c.stop()
 		}
@@ -497,6 +510,9 @@ func (s *Stack) Stop() {
 		_ = s.proxy.Close() // nobody is left to answer
 	}
 	s.StopHook()
+	if s.providing != nil {
+		_ = s.providing.Close() // nobody is left to ask
+	}
 	if s.postgres != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()

@@ -22,6 +22,8 @@ type Summary struct {
 	Effects     Effects          `json:"effects"`
 	AppliedRows int64            `json:"applied_rows"`
 	Closing     *Closing         `json:"closing"`
+	Approvals   *Approvals       `json:"approvals"`
+	Spend       *Spend           `json:"spend"`
 	Attacks     []Attack         `json:"attacks"`
 	Replicas    int              `json:"replicas"`
 	Fsck        string           `json:"fsck"`
@@ -52,6 +54,7 @@ func Story(ctx context.Context, o Options, out io.Writer) (summary Summary, err 
 	say := func(format string, args ...any) {
 		fmt.Fprintf(out, "%6.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 	}
+	o.Mind = true
 	s, err := New(o)
 	if err != nil {
 		return Summary{}, err
@@ -60,8 +63,8 @@ func Story(ctx context.Context, o Options, out io.Writer) (summary Summary, err 
 		s.Stop()
 		err = errors.Join(err, s.leave())
 	}()
-	t := teller{s, say, &Closing{}}
-	for _, chapter := range []func(context.Context) error{t.setUp, t.consent, t.interrupted, t.restarted, t.closed, t.revoked} {
+	t := teller{s, say, &Closing{}, &Approvals{}, &Spend{}}
+	for _, chapter := range []func(context.Context) error{t.setUp, t.consent, t.interrupted, t.restarted, t.closed, t.asked, t.revoked} {
 		if err := chapter(ctx); err != nil {
 			return Summary{}, fmt.Errorf("%w (logs are in %s)", err, s.path("logs"))
 		}
@@ -81,6 +84,9 @@ type teller struct {
 	*Stack
 	say     func(format string, args ...any)
 	closing *Closing
+
+	approvals *Approvals
+	spend     *Spend
 }
 
 func (t teller) setUp(ctx context.Context) error {
@@ -239,7 +245,7 @@ func (s *Stack) one(ctx context.Context, sql string, args []any, dest ...any) er
 }
 
 func (t teller) summary(ctx context.Context, attacks []Attack) (Summary, error) {
-	s := Summary{Runs: map[string]int64{}, Closing: t.closing, Attacks: attacks, Replicas: len(t.replicas), Fsck: "ok"}
+	s := Summary{Runs: map[string]int64{}, Closing: t.closing, Approvals: t.approvals, Spend: t.spend, Attacks: attacks, Replicas: len(t.replicas), Fsck: "ok"}
 	err := t.execute(ctx, t.database(), func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(ctx, `SELECT state, count(*) FROM nw.runs GROUP BY state`)
 		if err != nil {
@@ -277,7 +283,7 @@ func (t teller) summary(ctx context.Context, attacks []Attack) (Summary, error) 
 
 // sound says whether all of it held.
 func (s Summary) sound() bool {
-	ok := s.Fsck == "ok" && s.Closing.sound() && s.Runs["succeeded"] >= wantedRuns && s.AppliedRows == s.Effects.Committed && len(s.Attacks) == 9 && s.Replicas == 2
+	ok := s.Fsck == "ok" && s.Closing.sound() && s.Runs["succeeded"] >= wantedRuns && s.Approvals.sound() && s.Spend.sound() && s.AppliedRows+s.Approvals.Applied+s.Spend.Calls == s.Effects.Committed && len(s.Attacks) == 9 && s.Replicas == 2
 	for _, a := range s.Attacks {
 		ok = ok && a.Refused && a.Code != ""
 	}

@@ -62,7 +62,7 @@ func TestTheWholeStory(t *testing.T) {
 	summary, err := demo.Story(ctx, options, &said)
 	require.NoError(t, err, said.String())
 	assert.True(t, summary.OK, said.String())
-	assert.Equal(t, summary.Effects.Committed, summary.AppliedRows)
+	assert.Equal(t, summary.Effects.Committed, summary.AppliedRows+summary.Approvals.Applied+summary.Spend.Calls, "what happened is what is recorded")
 	assert.Len(t, summary.Attacks, 9)
 	assert.EqualValues(t, summary.Effects.Ambiguous, told[notify.TypeAmbiguous], "owners hear of each effect that nobody knows about")
 	assert.Positive(t, told[notify.TypeRunEnded])

@@ -15,6 +15,7 @@ import (
 // WorkerConfig is the file of the demo's workers.
 type WorkerConfig struct {
 	Authority, Client, AssertionFile, Guard string
+	Mind, Model                             string // of an assistant
 	NATS, Queue, User, Password             string
 }
 
@@ -49,6 +50,9 @@ func RunWorker(ctx context.Context, c WorkerConfig, log *slog.Logger) error {
 		return err
 	}
 	return w.Run(ctx, func(ctx context.Context, run *worker.Run) error {
+		if c.Mind != "" {
+			return c.assist(ctx, run)
+		}
 		for _, step := range []string{"debit", "credit"} {
 			if _, err := run.Do(ctx, c.entry(step)); err != nil {
 				return fmt.Errorf("%s: %w", step, err)
