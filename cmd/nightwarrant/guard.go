@@ -8,12 +8,10 @@ import (
 	"os"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nightwarrant/nightwarrant/guards"
-	ledger "github.com/nightwarrant/nightwarrant/guards/postgres"
 	"github.com/nightwarrant/nightwarrant/internal/config"
 	"github.com/nightwarrant/nightwarrant/internal/server"
 )
@@ -28,7 +26,7 @@ func (p program) guard() *cobra.Command {
 		return runGuard(cmd.Context(), c, p.log())
 	}}
 	configFlag(cmd, &file)
-	cmd.AddCommand(p.guardMigrate(), p.guardInit(), p.guardInspect(), p.guardImport(), p.guardModels())
+	cmd.AddCommand(p.guardMigrate(), p.guardInit(), p.guardInspect(), p.guardImport(), p.guardModels(), p.guardDataset())
 	return cmd
 }
 
@@ -86,23 +84,6 @@ func runGuard(ctx context.Context, document config.GuardDocument, log *slog.Logg
 	return err
 }
 
-func openPostgresGuard(ctx context.Context, c *config.PostgresGuard, log *slog.Logger) (guards.Config, func(), error) {
-	pool, err := ledger.Open(ctx, c.DatabaseURL.Reveal())
-	if err != nil {
-		return guards.Config{}, nil, err
-	}
-	tables := make(map[string]ledger.Table, len(c.Tables))
-	for name, t := range c.Tables {
-		tables[name] = ledger.Table{Schema: t.Schema, Columns: t.Columns, Key: t.Key}
-	}
-	l, err := ledger.New(ledger.Config{Pool: pool, Tables: tables, Logger: log})
-	if err != nil {
-		pool.Close()
-		return guards.Config{}, nil, config.Wrong("tables", "cannot be used: %s", err)
-	}
-	return guards.Config{Ledger: l, Operations: l.Operations(), Catalogue: l.Catalogue()}, pool.Close, nil
-}
-
 const maxAssertion = 16 << 10
 
 // assertionFrom reads a projected token, anew each time because it is replaced.
@@ -123,21 +104,4 @@ func assertionFrom(path string) func(context.Context) (string, error) {
 		}
 		return token, nil
 	}
-}
-
-func (p program) guardMigrate() *cobra.Command {
-	c := &cobra.Command{Use: "migrate", Short: "Make the guard's ledger in the resource's own database", Args: cobra.NoArgs}
-	d := p.databaseFlags(c, "a role that may create schemas")
-	role := c.Flags().String("role", "", "the guard's own database `ROLE`, which gets the right to call the ledger")
-	_ = c.MarkFlagRequired("role") // the flag is defined above
-	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		return d.with(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
-			err := ledger.Migrate(ctx, pool, *role)
-			if err == nil {
-				err = p.say("The ledger is there, and the role may call it.\n")
-			}
-			return err
-		})
-	}
-	return c
 }

@@ -3,6 +3,7 @@ package config
 import (
 	"maps"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -122,8 +123,10 @@ func guardURI(value, authority string) error {
 // PostgresGuard is the file of a guard in front of a PostgreSQL database.
 type PostgresGuard struct {
 	Guard
-	Database                  // of the resource
-	Tables   map[string]Table `yaml:"tables"`
+	Database                       // of the resource
+	LedgerSchema  string           `yaml:"ledger_schema"`  // of this guard's ledger; nightwarrant_guard when empty
+	ReportDataset bool             `yaml:"report_dataset"` // a requirement lists it then, or everything closes
+	Tables        map[string]Table `yaml:"tables"`
 }
 
 // Table is what the row actions may touch of one table.
@@ -135,7 +138,16 @@ type Table struct {
 
 // Check implements Document.
 func (g *PostgresGuard) Check(env func(string) string) error {
-	return first(g.resolve(env), g.check(), g.checkTables())
+	return first(g.resolve(env), g.check(), ledgerSchema(g.LedgerSchema), g.checkTables())
+}
+
+var schemaForm = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
+
+func ledgerSchema(s string) error {
+	if s != "" && (!schemaForm.MatchString(s) || strings.HasPrefix(s, "pg_")) {
+		return Wrong("ledger_schema", "must be a lower-case name")
+	}
+	return nil
 }
 
 func (g *PostgresGuard) checkTables() error {
