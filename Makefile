@@ -8,7 +8,7 @@ GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@latest
 SOURCES     := $(shell find . -name '*.go' -o -name '*.sql' -o -name '*.tmpl' | grep -v '^./build/') go.mod go.sum
 
-.PHONY: build demo dev test history-long mutants bench closing closing-long lint vuln fuzz clean
+.PHONY: build demo dev test history-long conformance mutants bench closing closing-long lint vuln fuzz clean
 
 build: bin/nightwarrant
 
@@ -36,6 +36,12 @@ history-long:
 	@scripts/ensure-postgres.sh
 	@scripts/ensure-cc.sh
 	$(GO) test ./test/history -race -count=1 -timeout 12h -v -run 'History|Race' -histories $(HISTORIES) -races $$((1000 * $(HISTORIES)))
+
+# Our three guards against guards/guardtest, with so many of their processes killed, each: make conformance KILLS=1000
+KILLS ?= 170
+conformance:
+	@scripts/ensure-postgres.sh
+	NIGHTWARRANT_GUARDTEST_KILLS=$(KILLS) $(GO) test ./guards/... -run Conformance -count=1 -timeout 12h -v
 
 # Each bug that was found before is planted once more; the suite must catch every one.
 mutants:
