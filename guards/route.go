@@ -91,6 +91,7 @@ func (r *request) parameters() (params json.RawMessage, err error) {
 
 const (
 	writePatience = 10 * time.Second // for one write to a worker
+	replyPatience = 30 * time.Second // for all writes of one reply
 	trailer       = "Trailer"
 )
 
@@ -99,7 +100,8 @@ type reply struct {
 	guard  *Guard
 	w      http.ResponseWriter
 	begun  bool
-	gone   bool // the worker
+	gone   bool          // the worker
+	waited time.Duration // for it
 	effect string
 }
 
@@ -114,13 +116,14 @@ func (r *reply) Write(p []byte) (int, error) {
 	if r.gone {
 		return len(p), nil
 	}
-	control := http.NewResponseController(r.w)
-	_ = control.SetWriteDeadline(time.Now().Add(writePatience)) // where there is a connection
+	control, before := http.NewResponseController(r.w), time.Now()
+	_ = control.SetWriteDeadline(before.Add(min(writePatience, replyPatience-r.waited))) // where there is a connection
 	_, err := r.w.Write(p)
 	if err == nil {
 		err = control.Flush()
 	}
-	r.gone = err != nil && !errors.Is(err, http.ErrNotSupported)
+	r.waited += time.Since(before)
+	r.gone = r.waited >= replyPatience || err != nil && !errors.Is(err, http.ErrNotSupported)
 	return len(p), nil
 }
 

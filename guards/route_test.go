@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -313,6 +314,33 @@ func TestWorkerThatHangsUpIsStillSettled(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	require.NoError(t, s.authority.Await(ctx, func() bool { return s.authority.Effects[ref].State == "committed" }))
+}
+
+// slowWorker takes nine seconds for each piece, which is just in time.
+type slowWorker struct {
+	*httptest.ResponseRecorder
+	writes int
+}
+
+func (w *slowWorker) Write(p []byte) (int, error) {
+	w.writes++
+	time.Sleep(9 * time.Second)
+	return w.ResponseRecorder.Write(p)
+}
+
+// TestWorkerThatReadsSlowlyIsGivenUp: a slot is not its to keep.
+func TestWorkerThatReadsSlowlyIsGivenUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &slowWorker{ResponseRecorder: httptest.NewRecorder()}
+		r := &reply{w: w}
+		for range 1000 {
+			n, err := r.Write([]byte("data: 1\n\n"))
+			require.NoError(t, err)
+			require.Equal(t, 9, n)
+		}
+		require.Equal(t, 4, w.writes)
+	})
 }
 
 // TestAnswerThatBrokeOffNamesNoOutcome: nobody knows it yet, and nothing is added to what was begun.
