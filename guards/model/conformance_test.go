@@ -1,7 +1,6 @@
 package model
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"testing"
@@ -42,6 +41,6 @@ func modelEffect(t *testing.T, baseURL string, n int) guardtest.Effect {
 	header := http.Header{HeaderMaxCost: {"50 EUR"}, HeaderRequest: {"text"}}
 	params, err := parameters(baseURL, dialects[ChatComplete], header, body)
 	assert.NoError(t, err)
-	return guardtest.Effect{Action: ChatComplete, Resource: URL(baseURL, little), Parameters: json.RawMessage(params), Amount: 50, Currency: "EUR",
+	return guardtest.Effect{Action: ChatComplete, Resource: URL(baseURL, little), Parameters: params, Amount: 50, Currency: "EUR",
 		Path: "/v1/chat/completions", Header: header, Body: body}
 }
