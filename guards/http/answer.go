@@ -93,6 +93,19 @@ func (a answer) judge(status int, body io.Reader) (finding, error) {
 	return found, nil
 }
 
+// reasonOf tells a worker what it can act on when its effect was refused.
+func reasonOf(status int) api.Code {
+	switch status {
+	case 401, 403:
+		return api.CredentialUnavailable // there is one, and it is not taken
+	case 413:
+		return api.PayloadTooLarge
+	case 429:
+		return api.TooManyRequests
+	}
+	return api.InvalidRequest
+}
+
 // answered names what came back in the words of the wire.
 func answered(f finding, err error) string {
 	e, ok := errors.AsType[*upstream.Error](err)

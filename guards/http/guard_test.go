@@ -272,6 +272,19 @@ func TestWhatAnswersMean(t *testing.T) {
 	}
 }
 
+func TestWhyARefusalWas(t *testing.T) {
+	t.Parallel()
+	for status, code := range map[int]api.Code{401: api.CredentialUnavailable, 403: api.CredentialUnavailable, 413: api.PayloadTooLarge, 429: api.TooManyRequests, 422: api.InvalidRequest} {
+		s := newStand(t, saying(status, `{"id":"p-1","hint":"`+hush+`"}`), func(c *Config) { c.Operations[0].Answer.Refused = []int{status} })
+		answer, ref := s.pay()
+		require.Equal(t, api.NotApplied, answer.Outcome)
+		require.Equal(t, code, answer.Reason)
+		require.Empty(t, answer.Result)
+		require.NotContains(t, answer.Text, "hint")
+		require.Equal(t, api.NotApplied, s.authority.Effect(ref).State)
+	}
+}
+
 // What was not sent is not applied, and never will be.
 func TestWhatIsNotSentIsNotApplied(t *testing.T) {
 	t.Parallel()

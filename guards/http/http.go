@@ -288,7 +288,7 @@ func (l *Ledger) send(ctx context.Context, a guards.Admitted, o *operation, conn
 func (l *Ledger) clear(a guards.Admitted, found finding, s *secret) guards.Ending {
 	if found.verdict == refused {
 		l.log.Info("the destination refused an effect", "effect", a.Effect, "status", found.status)
-		return guards.Ending{Outcome: guards.NotApplied, Reason: api.InvalidRequest}
+		return guards.Ending{Outcome: guards.NotApplied, Reason: reasonOf(found.status)}
 	}
 	return guards.Ending{Outcome: guards.Committed, Result: l.result(a.Effect, found.fields, s)}
 }
