@@ -191,7 +191,7 @@ func TestOutcomesThatTheGuardTells(t *testing.T) {
 
 func TestRefusedMints(t *testing.T) {
 	for code, want := range map[api.Code]error{
-		api.NotGranted: ErrNotGranted, api.InvalidTarget: ErrNotGranted, api.ApprovalUnavailable: ErrApprovalUnavailable, api.LimitReached: ErrLimit,
+		api.NotGranted: ErrNotGranted, api.InvalidTarget: ErrNotGranted, api.ApprovalUnavailable: ErrApprovalUnavailable, api.LimitReached: ErrLimit, api.LoopDetected: ErrLimit,
 		api.EffectAmbiguous: ErrAmbiguous, api.EffectKeyConflict: ErrConflict, api.EffectRepeated: ErrRepeated, api.FenceStale: ErrFenceLost,
 		api.LeaseLost: ErrLeaseLost, api.DeadlinePassed: ErrDeadline, api.AuthorityChanged: ErrAuthorityChanged, api.ConsentEnded: ErrAuthorityChanged,
 		api.RunEnded: ErrEnded, api.LaneUncertain: nil, api.InvalidAuthorizationDetails: nil, api.InvalidDPoPProof: nil,

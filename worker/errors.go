@@ -40,7 +40,7 @@ var kinds = map[api.Code]error{
 	api.LeaseLost: ErrLeaseLost, api.InvalidToken: ErrLeaseLost, api.WrongKey: ErrLeaseLost,
 	api.AuthorityChanged: ErrAuthorityChanged, api.ConsentEnded: ErrAuthorityChanged,
 	api.NotGranted: ErrNotGranted, api.InvalidTarget: ErrNotGranted,
-	api.ApprovalUnavailable: ErrApprovalUnavailable, api.ApprovalRequired: ErrWaiting, api.ApprovalDenied: ErrDenied, api.LimitReached: ErrLimit,
+	api.ApprovalUnavailable: ErrApprovalUnavailable, api.ApprovalRequired: ErrWaiting, api.ApprovalDenied: ErrDenied, api.LimitReached: ErrLimit, api.LoopDetected: ErrLimit,
 	api.EffectKeyConflict: ErrConflict, api.EffectRepeated: ErrRepeated, api.EffectAmbiguous: ErrAmbiguous,
 }
 
