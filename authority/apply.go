@@ -32,6 +32,7 @@ type item struct {
 	Catalogue string       `json:"catalogue,omitempty"`
 	Provable  bool         `json:"provable,omitempty"`
 	MaxCallMS int64        `json:"max_call_ms,omitempty"`
+	SettleMS  int64        `json:"settle_ms,omitempty"`
 	Client    string       `json:"client,omitempty"` // roles and tasks
 	Profiles  []string     `json:"profiles,omitempty"`
 	Actions   []itemAction `json:"actions,omitempty"`
@@ -231,7 +232,7 @@ func (s applying) guard(i *item, d *document.Guard) error {
 	uri := uriDigest(d.URI)
 	text := hexOf(uri[:])
 	i.Catalogue = hexOf(catalogue[:])
-	i.Profile, i.URI, i.Provable, i.MaxCallMS = hexName(d.Profile), &text, d.Provable, d.MaxCallMS
+	i.Profile, i.URI, i.Provable, i.MaxCallMS, i.SettleMS = hexName(d.Profile), &text, d.Provable, d.MaxCallMS, d.SettleWindow()
 	return nil
 }
 

@@ -87,7 +87,9 @@ func (c *Client) Validate() error {
 // Guard is the component in front of a resource. Catalogue is the kind of its
 // action catalogue; URI its origin and path, which is the audience of its
 // effect capabilities. Provable says that it has a ledger which proves whether
-// an effect happened. MaxCallMS bounds one call to its destination. Operations
+// an effect happened. MaxCallMS bounds one call to its destination. What is not
+// settled SettleWithinMS after its time to apply is ambiguous: 5 s unless the
+// document says otherwise, 30 s of a provable guard (protocol P16). Operations
 // are what an operator wrote beside the actions that are compiled in.
 type Guard struct {
 	Header
@@ -97,6 +99,8 @@ type Guard struct {
 	Profile   string `json:"profile"`
 	Provable  bool   `json:"provable"`
 	MaxCallMS int64  `json:"max_call_ms"`
+
+	SettleWithinMS int64 `json:"settle_within_ms,omitempty"`
 
 	Operations []catalogue.Operation `json:"operations,omitempty"`
 }
@@ -111,8 +115,21 @@ func (g *Guard) Validate() error {
 		guardURI("uri", g.URI),
 		name("profile", g.Profile),
 		between("max_call_ms", g.MaxCallMS, 1, maxCallMS),
+		between("settle_within_ms", g.SettleWindow(), 1000, maxCallMS),
 		g.checkOperations(),
 	)
+}
+
+// SettleWindow is how long an outcome is waited for after the time to apply, in
+// milliseconds.
+func (g *Guard) SettleWindow() int64 {
+	switch {
+	case g.SettleWithinMS != 0:
+		return g.SettleWithinMS
+	case g.Provable:
+		return 30_000
+	}
+	return 5000
 }
 
 func (g *Guard) checkOperations() error {

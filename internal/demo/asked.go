@@ -128,6 +128,7 @@ uri: MIND
 profile: mind-guard
 provable: false
 max_call_ms: 60000
+settle_within_ms: 60000
 ---
 kind: WorkloadRole
 name: assistant

@@ -126,9 +126,10 @@ CREATE TABLE nw.components (
   catalogue   bytea CHECK (octet_length(catalogue) = 32), -- of all that a guard can do
   provable    boolean NOT NULL DEFAULT false,
   max_call_ms integer NOT NULL DEFAULT 60000 CHECK (max_call_ms BETWEEN 1 AND 600000),
+  settle_ms   integer NOT NULL DEFAULT 5000 CHECK (settle_ms BETWEEN 1000 AND 600000), -- after the time to apply; then an effect is ambiguous (P16)
   CHECK ((uri IS NULL) = (catalogue IS NULL)));
 CREATE UNIQUE INDEX components_uri ON nw.components (uri);
-SELECT nw.classify('components', 'id number, profile_id number, uri digest, catalogue digest, provable flag, max_call_ms number');
+SELECT nw.classify('components', 'id number, profile_id number, uri digest, catalogue digest, provable flag, max_call_ms number, settle_ms number');
 
 -- The families of their own that reporters and products may report.
 CREATE TABLE nw.component_families (

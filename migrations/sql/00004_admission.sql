@@ -333,7 +333,7 @@ BEGIN
     u := least(t + interval '2 seconds', r.deadline, d.valid_until);
     number := nextval('admissions');
     UPDATE effects SET state = 'admitted', attempt = p_attempt, admission = number, admitted_at = t, apply_until = u,
-           settle_until = u + CASE WHEN k.provable THEN interval '30 seconds' ELSE interval '5 seconds' END
+           settle_until = u + make_interval(secs => k.settle_ms / 1000.0)
      WHERE id = e.id AND state = 'minted' AND effects.fence = p_fence AND capability = p_capability AND expires_at > t
      RETURNING effects.fence INTO STRICT fence;
     UPDATE runs SET inflight = inflight + 1 WHERE id = r.id AND state = 'claimed' AND runs.fence = p_fence AND holder = p_jkt AND lease_until > t AND runs.deadline > t;

@@ -62,9 +62,9 @@ BEGIN
   PERFORM nw.keep(dg, k, decode(i->>'body', 'hex'));
   INSERT INTO registry (kind, name, revision, document) VALUES (k, nm, (i->>'revision')::bigint, dg) RETURNING * INTO STRICT g;
   IF k IN ('guard', 'reporter', 'product') THEN
-    INSERT INTO components (id, profile_id, uri, catalogue, provable, max_call_ms)
+    INSERT INTO components (id, profile_id, uri, catalogue, provable, max_call_ms, settle_ms)
       VALUES (g.id, nw.registered('attestation_profile', i->>'profile', 1), decode(i->>'uri', 'hex'), decode(i->>'catalogue', 'hex'), coalesce((i->>'provable')::boolean, false),
-              coalesce((i->>'max_call_ms')::integer, 60000));
+              coalesce((i->>'max_call_ms')::integer, 60000), coalesce((i->>'settle_ms')::integer, 5000));
     INSERT INTO component_families SELECT g.id, value FROM json_array_elements_text(coalesce(i->'families', '[]'));
   ELSIF k = 'workload_role' THEN
     PERFORM nw.registered('client', i->>'client', 1);
