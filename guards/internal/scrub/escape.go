@@ -36,6 +36,14 @@ func begun(u unit) (escape, bool) {
 	return escape{}, false
 }
 
+// opener is the byte that opened it.
+func (e *escape) opener() byte {
+	if e.kind == 'u' || e.kind == 'x' {
+		return '\\'
+	}
+	return e.kind
+}
+
 type progress byte
 
 const (

@@ -29,6 +29,7 @@ type unit struct {
 	text  [4]byte
 	size  int
 	depth uint8 // of escapes that it is spelled with
+	by    byte  // the last of them: its opener, or 0
 }
 
 // cut is a range of offsets that holds a secret.
@@ -185,6 +186,9 @@ func (m *machine) keep(now *slot, t thread) {
 // spell reads a unit as the next byte of escapes. One that is finished is a unit of its own.
 func (m *machine) spell(now, from *slot, u unit) {
 	for _, e := range from.escapes {
+		if e.kind == '\\' && u.depth != e.depth && (u.by == '\\' || u.by == 0 && u.text[0] == '\\') {
+			continue // whoever escapes backslashes escapes all of them
+		}
 		e.depth = max(e.depth, u.depth)
 		switch e.take(u.text[0]) {
 		case alive:
@@ -215,10 +219,10 @@ func (m *machine) open(now *slot, e escape) {
 }
 
 func (m *machine) finish(e escape) {
-	u := unit{start: e.start, depth: e.depth + 1}
+	u := unit{start: e.start, depth: e.depth + 1, by: e.opener()}
 	u.size = len(e.bytes(u.text[:0]))
 	for i := range m.units {
-		if k := &m.units[i]; k.start == u.start && k.text == u.text && k.size == u.size {
+		if k := &m.units[i]; k.start == u.start && k.text == u.text && k.size == u.size && k.by == u.by {
 			k.depth = min(k.depth, u.depth)
 			return
 		}

@@ -290,7 +290,7 @@ func (b *body) Read(p []byte) (int, error) {
 	if b.left -= int64(n); b.left < 0 {
 		return 0, fail(Malformed, "the body is too large")
 	}
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = classify(b.ctx, err)
 	}
 	return n, err
