@@ -25,6 +25,7 @@ const (
 	goalS1News = 80 // allocations
 	goalS2     = 0.50
 	goalS3     = 2.2
+	goalS5     = 1.0
 )
 
 const (
@@ -43,6 +44,7 @@ type Result struct {
 	S1      S1             `json:"s1"`
 	S2      S2             `json:"s2"`
 	S3      *S3            `json:"s3"` // null where the system does not tell a process's CPU
+	S5      S5             `json:"s5"`
 	S9      map[string]S9  `json:"s9"` // by requests a second
 	Refused map[string]int `json:"refused"`
 	Machine Machine        `json:"machine"`
@@ -112,7 +114,7 @@ func Run(ctx context.Context, o demo.Options, each time.Duration, out io.Writer)
 	defer stack.Stop()
 	b := &bench{stack: stack, each: each, out: out, result: &r}
 	defer b.close()
-	for _, step := range []func(context.Context) error{stack.Start, stack.Register, stack.StartRest, b.prepare, b.claims, b.openLoops} {
+	for _, step := range []func(context.Context) error{stack.Start, stack.Register, stack.StartRest, b.prepare, b.claims, b.admissions, b.openLoops} {
 		if err := step(ctx); err != nil {
 			return r, err
 		}
@@ -129,6 +131,7 @@ type bench struct {
 	store        *pgx.Conn
 	target       target
 	runs         []string // references of queued runs that nobody has claimed
+	reserved     int      // how many of them the open loops will need
 	sent, failed int
 	result       *Result
 }
@@ -157,10 +160,10 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 	if err := b.store.QueryRow(ctx, `SHOW server_version`).Scan(&b.result.Machine.Postgres); err != nil {
 		return err
 	}
-	needed := warmUp + mostClaims
 	for _, r := range rates {
-		needed += int(b.each.Seconds() * float64(r.perSecond))
+		b.reserved += int(b.each.Seconds() * float64(r.perSecond))
 	}
+	needed := warmUp + mostClaims + mostRounds*inRound + b.reserved
 	if b.runs, err = fill(ctx, b.store, max(needed, liveRows)); err != nil {
 		return fmt.Errorf("the store cannot be filled: %w", err)
 	}
@@ -226,22 +229,37 @@ func (b *bench) openLoops(ctx context.Context) error {
 }
 
 // measure claims n runs as fast as answers come or, when due is given, as it says.
-// The gate is open when it begins; the runs are over when it returns, so that no lease
-// runs out under the next measurement.
+// Those that there was no time for remain. The runs are over when it returns, so that
+// no lease runs out under the next measurement.
 func (b *bench) measure(ctx context.Context, n int, due []time.Duration) (tally, error) {
-	requests, err := b.target.requests(ctx, b.runs[:n])
+	requests, _, err := b.target.claims(ctx, b.runs[:n])
 	if err != nil {
 		return tally{}, err
 	}
-	b.runs = b.runs[n:]
-	if err := errors.Join(settle(ctx, b.store), b.stack.WaitOpen(ctx, openIn)); err != nil {
+	if err := b.ready(ctx); err != nil {
 		return tally{}, err
 	}
-	limit := b.each
-	if due != nil {
-		limit = 0
+	r := &run{requests: requests, due: due}
+	if due == nil {
+		r.limit = b.each
 	}
-	t, err := drive(ctx, b.target.address, requests, due, limit)
+	t, err := b.drive(ctx, r)
+	if err != nil {
+		return t, err
+	}
+	b.runs = b.runs[r.taken():]
+	return t, finish(ctx, b.store)
+}
+
+// ready leaves every measurement the same start, with an open gate.
+func (b *bench) ready(ctx context.Context) error {
+	return errors.Join(settle(ctx, b.store), b.stack.WaitOpen(ctx, openIn))
+}
+
+// drive sends requests to the replica and counts refusals for the whole run.
+func (b *bench) drive(ctx context.Context, r *run) (tally, error) {
+	r.address = b.target.address
+	t, err := drive(ctx, r)
 	if err != nil {
 		return t, err
 	}
@@ -250,7 +268,7 @@ func (b *bench) measure(ctx context.Context, n int, due []time.Duration) (tally,
 		b.failed += count
 	}
 	b.sent += t.sent()
-	return t, finish(ctx, b.store)
+	return t, nil
 }
 
 // judge says whether the requests were answered as they should be.

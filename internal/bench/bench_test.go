@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -195,12 +196,70 @@ func TestEveryRequestIsSentOnceAndCounted(t *testing.T) {
 	t.Parallel()
 	codes := []string{"", "held", "", "junk", "cut"}
 	s := answering(t, func(n int64) string { return codes[n%5] })
-	got, err := drive(t.Context(), s.Listener.Addr().String(), requestsTo(500), nil, 0)
+	got, err := drive(t.Context(), &run{address: s.Listener.Addr().String(), requests: requestsTo(500)})
 	require.NoError(t, err)
 	assert.Equal(t, 200, got.done())
 	assert.Equal(t, 500, got.sent())
 	assert.Equal(t, map[string]int{"held": 100, "status_502": 100, noAnswer: 100}, got.refused)
 	assert.IsNonDecreasing(t, got.latencies)
+}
+
+// Whatever order the connections come in, an answer stands where its request stood.
+func TestAnswersAreKeptByRequest(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := r.URL.Path[1:]
+		if strings.HasSuffix(n, "3") {
+			w.WriteHeader(http.StatusConflict)
+		}
+		_, _ = w.Write([]byte(n))
+	}))
+	t.Cleanup(s.Close)
+	requests := requestsTo(300)
+	for i := range requests {
+		requests[i] = fmt.Appendf(nil, "POST /%d HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", i)
+	}
+	r := &run{address: s.Listener.Addr().String(), requests: requests, keep: true}
+	got, err := drive(t.Context(), r)
+	require.NoError(t, err)
+	require.Len(t, got.answers, len(requests))
+	for i, answer := range got.answers {
+		if i%10 == 3 {
+			assert.Nil(t, answer, i)
+		} else {
+			assert.Equal(t, fmt.Sprint(i), string(answer))
+		}
+	}
+	assert.Equal(t, 30, got.refused["status_409"])
+	assert.Equal(t, len(requests), r.taken())
+
+	r = &run{address: r.address, requests: requests}
+	got, err = drive(t.Context(), r)
+	require.NoError(t, err)
+	assert.Nil(t, got.answers)
+}
+
+// What there was no time for can be claimed later; what was perhaps sent cannot.
+func TestOnlyRequestsThatWereNeverSentRemain(t *testing.T) {
+	t.Parallel()
+	var sent atomic.Int64
+	s := answering(t, func(int64) string { sent.Add(1); return "" })
+	r := &run{address: s.Listener.Addr().String(), requests: requestsTo(1 << 16), limit: time.Millisecond}
+	_, err := drive(t.Context(), r)
+	require.NoError(t, err)
+	assert.GreaterOrEqual(t, int64(r.taken()), sent.Load())
+	assert.Less(t, r.taken(), len(r.requests))
+}
+
+func TestRoundsAddUp(t *testing.T) {
+	t.Parallel()
+	var all tally
+	all.add(tally{latencies: []time.Duration{2, 4}, refused: map[string]int{"held": 1}, elapsed: time.Second})
+	all.add(tally{latencies: []time.Duration{1, 3, 5}, refused: map[string]int{"held": 2, noAnswer: 1}, elapsed: 4 * time.Second})
+	assert.Equal(t, []time.Duration{1, 2, 3, 4, 5}, all.latencies)
+	assert.Equal(t, map[string]int{"held": 3, noAnswer: 1}, all.refused)
+	assert.Equal(t, 9, all.sent())
+	assert.InDelta(t, 1.0, all.perSecond(), 1e-9)
 }
 
 // An open loop counts from when a request was due: what waits behind a server that stalls is late.
@@ -216,7 +275,7 @@ func TestLatencyIsCountedFromWhenARequestWasDue(t *testing.T) {
 		return ""
 	})
 	n := 2 * inFlight
-	got, err := drive(t.Context(), s.Listener.Addr().String(), requestsTo(n), make([]time.Duration, n), 0)
+	got, err := drive(t.Context(), &run{address: s.Listener.Addr().String(), requests: requestsTo(n), due: make([]time.Duration, n)})
 	require.NoError(t, err)
 	require.Equal(t, n, got.done())
 	assert.GreaterOrEqual(t, got.latencies[0], stall, "the second half was sent after the stall and was due before it")
@@ -227,12 +286,12 @@ func TestDriveEndsWithItsContext(t *testing.T) {
 	s := answering(t, func(int64) string { return "" })
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := drive(ctx, s.Listener.Addr().String(), requestsTo(1), []time.Duration{time.Hour}, 0)
+	_, err := drive(ctx, &run{address: s.Listener.Addr().String(), requests: requestsTo(1), due: []time.Duration{time.Hour}})
 	require.Error(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
-	_, err = drive(t.Context(), l.Addr().String(), requestsTo(1), nil, 0)
+	_, err = drive(t.Context(), &run{address: l.Addr().String(), requests: requestsTo(1)})
 	require.Error(t, err, "nobody listens")
 }
 
@@ -247,7 +306,7 @@ func TestRequestsShareNothingButTheNonce(t *testing.T) {
 	const origin = "http://127.0.0.1:8"
 	target, err := newTarget(origin, replica.URL, issuer)
 	require.NoError(t, err)
-	made, err := target.requests(t.Context(), []string{"run-1", "run-2"})
+	made, with, err := target.claims(t.Context(), []string{"run-1", "run-2"})
 	require.NoError(t, err)
 	keys, assertions := map[capability.Thumbprint]bool{}, map[string]bool{}
 	for i, raw := range made {
@@ -259,6 +318,7 @@ func TestRequestsShareNothingButTheNonce(t *testing.T) {
 		nonce := func(n string) error { assert.Equal(t, "fresh", n); return nil }
 		p, err := capability.CheckProof(r.Header.Get(api.HeaderProof), capability.Expect{Method: "POST", URL: origin + api.PathToken, Nonce: nonce, Now: time.Now()})
 		require.NoError(t, err)
+		assert.Equal(t, with[i].Thumbprint(), p.Key)
 		keys[p.Key] = true
 	}
 	assert.Len(t, keys, 2)
@@ -278,7 +338,12 @@ func TestAMissedGoalIsStated(t *testing.T) {
 	var out bytes.Buffer
 	S2{Claims: 100, Floor: 1000, By: "pgbench", Ratio: 0.1, Goal: goalS2}.print(&out)
 	S3{Ratio: 2, Goal: goalS3}.print(&out)
+	S5{Ratio: 0.99, Goal: goalS5}.print(&out)
+	assert.NotContains(t, out.String(), "CPU each", "where nobody knows it, nothing is said")
+	cpu := 321.0
+	S5{Ratio: 1, Goal: goalS5, ServerUS: &cpu}.print(&out)
 	S9{P99: 30, Goal: 30}.print(&out)
-	assert.Equal(t, 1, strings.Count(out.String(), "MISSED"))
-	assert.Equal(t, 2, strings.Count(out.String(), "is met"))
+	assert.Contains(t, out.String(), "(321 µs of the server's CPU each)")
+	assert.Equal(t, 2, strings.Count(out.String(), "MISSED"))
+	assert.Equal(t, 3, strings.Count(out.String(), "is met"))
 }

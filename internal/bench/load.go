@@ -34,6 +34,20 @@ type tally struct {
 	latencies []time.Duration // of what was granted, sorted
 	refused   map[string]int  // by code
 	elapsed   time.Duration
+	answers   [][]byte // by request, where they were to be kept; nil where nothing was granted
+}
+
+// add takes another measurement of the same into this one. Answers are not added.
+func (t *tally) add(o tally) {
+	t.latencies = append(t.latencies, o.latencies...)
+	slices.Sort(t.latencies)
+	if t.refused == nil {
+		t.refused = map[string]int{}
+	}
+	for code, n := range o.refused {
+		t.refused[code] += n
+	}
+	t.elapsed += o.elapsed
 }
 
 func (t tally) done() int { return len(t.latencies) }
@@ -71,14 +85,19 @@ type run struct {
 	requests [][]byte
 	due      []time.Duration // nil: as soon as a connection is free
 	limit    time.Duration   // no request begins later; 0 is no limit
+	keep     bool            // the answers
 	began    time.Time
 	next     atomic.Int64
+	answers  [][]byte
 }
+
+// taken is how many requests, from the first one, have perhaps been sent.
+func (r *run) taken() int { return min(int(r.next.Load()), len(r.requests)) }
 
 // drive sends requests over connections that stay open. With due it is an open
 // loop: latency counts from when a request was due, so that a request which had to
 // wait for a slow one before it shows that wait.
-func drive(ctx context.Context, address string, requests [][]byte, due []time.Duration, limit time.Duration) (tally, error) {
+func drive(ctx context.Context, r *run) (tally, error) {
 	senders := make([]*sender, inFlight)
 	defer func() {
 		for _, s := range senders {
@@ -87,17 +106,22 @@ func drive(ctx context.Context, address string, requests [][]byte, due []time.Du
 	}()
 	for i := range senders {
 		senders[i] = &sender{refused: map[string]int{}}
-		if err := senders[i].dial(ctx, address); err != nil {
+		if err := senders[i].dial(ctx, r.address); err != nil {
 			return tally{}, err
 		}
 	}
-	r := &run{address: address, requests: requests, due: due, limit: limit, began: time.Now()}
+	if r.keep {
+		r.answers = make([][]byte, len(r.requests))
+	}
+	r.began = time.Now()
 	g, ctx := errgroup.WithContext(ctx)
 	for _, s := range senders {
 		g.Go(func() error { return s.send(ctx, r) })
 	}
 	err := g.Wait()
-	return sum(senders, time.Since(r.began)), err
+	t := sum(senders, time.Since(r.began))
+	t.answers = r.answers
+	return t, err
 }
 
 func sum(senders []*sender, elapsed time.Duration) tally {
@@ -149,7 +173,7 @@ func (s *sender) send(ctx context.Context, r *run) error {
 				return err
 			}
 		}
-		code, err := s.ask(r.requests[i])
+		answer, code, err := s.ask(r.requests[i])
 		switch {
 		case err != nil:
 			s.refused[noAnswer]++
@@ -160,6 +184,9 @@ func (s *sender) send(ctx context.Context, r *run) error {
 			s.refused[code]++
 		default:
 			s.latencies = append(s.latencies, time.Since(from))
+			if r.keep {
+				r.answers[i] = answer
+			}
 		}
 	}
 }
@@ -176,26 +203,26 @@ func until(ctx context.Context, at time.Time) error {
 	}
 }
 
-// ask sends one request and reads its answer: "" when it was granted, else the code.
-func (s *sender) ask(request []byte) (code string, err error) {
+// ask sends one request and reads its answer: when it was not granted, its code.
+func (s *sender) ask(request []byte) (body []byte, code string, err error) {
 	if err := s.conn.SetDeadline(time.Now().Add(answerIn)); err != nil {
-		return "", err
+		return nil, "", err
 	}
 	if _, err := s.conn.Write(request); err != nil {
-		return "", err
+		return nil, "", err
 	}
 	answer, err := http.ReadResponse(s.in, nil)
 	if err != nil {
-		return "", err
+		return nil, "", err
 	}
 	defer answer.Body.Close() //nolint:errcheck // read to its end below
-	body, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
+	body, err = io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
 	if err != nil || answer.StatusCode == http.StatusOK {
-		return "", err
+		return body, "", err
 	}
 	var problem api.Problem
 	if json.Unmarshal(body, &problem) != nil || problem.Code == "" {
-		return fmt.Sprintf("status_%d", answer.StatusCode), nil
+		return nil, fmt.Sprintf("status_%d", answer.StatusCode), nil
 	}
-	return string(problem.Code), nil
+	return nil, string(problem.Code), nil
 }

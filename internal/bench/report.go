@@ -23,6 +23,14 @@ func (s S3) print(out io.Writer) {
 	fmt.Fprintf(out, "S3  a claim is %.0f µs of the server's CPU, %.2f of its cryptography (%.0f µs); %s\n", s.ServerUS, s.Ratio, s.CryptoUS, stated("ratio", s.Ratio <= s.Goal, s.Goal))
 }
 
+func (s S5) print(out io.Writer) {
+	cpu := ""
+	if s.ServerUS != nil {
+		cpu = fmt.Sprintf(" (%.0f µs of the server's CPU each)", *s.ServerUS)
+	}
+	fmt.Fprintf(out, "S5  %.0f admissions of a guard a second%s are %.2f of %.0f claims; %s\n", s.Admissions, cpu, s.Ratio, s.Claims, stated("ratio", s.Ratio >= s.Goal, s.Goal))
+}
+
 func (s S9) print(out io.Writer) {
 	fmt.Fprintf(out, "S9  at %.0f claims a second p50 is %.1f ms and p99 %.1f ms, %.0f a second done; %s\n", s.Offered, s.P50, s.P99, s.Done, stated("p99", s.P99 <= s.Goal, s.Goal))
 }

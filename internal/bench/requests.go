@@ -21,19 +21,16 @@ const (
 	perNonce      = 1000 // requests; a nonce may serve many proofs while it is fresh
 )
 
-// target is the replica, and who claims there.
+// target is the replica, and who asks there.
 type target struct {
 	origin  *url.URL
 	replica string // base URL
 	address string // of the same
 	issuer  *dev.Issuer
-	claims  map[string]any // of the workload's assertions
 }
 
 func newTarget(origin, replica string, issuer *dev.Issuer) (t target, err error) {
-	t = target{replica: replica, issuer: issuer, claims: map[string]any{
-		"sub": "system:serviceaccount:jobs:bookkeeper", "aud": []string{origin},
-		"kubernetes.io": map[string]any{"namespace": "jobs", "serviceaccount": map[string]any{"name": "bookkeeper"}, "pod": map[string]any{"name": "bookkeeper-1"}}}}
+	t = target{replica: replica, issuer: issuer}
 	if t.origin, err = url.Parse(origin); err != nil {
 		return t, err
 	}
@@ -45,18 +42,23 @@ func newTarget(origin, replica string, issuer *dev.Issuer) (t target, err error)
 	return t, nil
 }
 
-// requests makes a claim of each run, ready to be written: a key, a proof and an
-// assertion of its own, so that nothing of it can be remembered by the server.
-func (t target) requests(ctx context.Context, runs []string) ([][]byte, error) {
-	out := make([][]byte, len(runs))
+// assertion is a fresh token of a workload of that name.
+func (t target) assertion(namespace, account string, now time.Time) (string, error) {
+	return t.issuer.Token(map[string]any{"sub": "system:serviceaccount:" + namespace + ":" + account, "aud": []string{t.origin.String()},
+		"kubernetes.io": map[string]any{"namespace": namespace, "serviceaccount": map[string]any{"name": account}, "pod": map[string]any{"name": account + "-bench"}}}, now, assertionLife)
+}
+
+// each makes n requests, ready to be written. f makes one of them, with a nonce of the replica.
+func (t target) each(ctx context.Context, n int, f func(i int, nonce string, now time.Time) ([]byte, error)) ([][]byte, error) {
+	out := make([][]byte, n)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.NumCPU())
-	for from := 0; from < len(runs); from += perNonce {
-		to := min(from+perNonce, len(runs))
+	for from := 0; from < n; from += perNonce {
+		to := min(from+perNonce, n)
 		g.Go(func() error {
 			nonce, err := t.nonce(ctx)
 			for i := from; i < to && err == nil; i++ {
-				out[i], err = t.request(runs[i], nonce, time.Now())
+				out[i], err = f(i, nonce, time.Now())
 			}
 			return err
 		})
@@ -83,21 +85,35 @@ func (t target) nonce(ctx context.Context) (string, error) {
 	return "", errors.New("the replica gave no nonce")
 }
 
-func (t target) request(reference, nonce string, now time.Time) ([]byte, error) {
-	key, err := capability.GenerateKey()
+// claims makes a claim of each run: a key, a proof and an assertion of its own, so
+// that nothing of it can be remembered by the server. The keys come with them.
+func (t target) claims(ctx context.Context, runs []string) ([][]byte, []*capability.Key, error) {
+	keys := make([]*capability.Key, len(runs))
+	out, err := t.each(ctx, len(runs), func(i int, nonce string, now time.Time) (raw []byte, err error) {
+		if keys[i], err = capability.GenerateKey(); err != nil {
+			return nil, err
+		}
+		return t.claim(runs[i], keys[i], nonce, now)
+	})
+	return out, keys, err
+}
+
+func (t target) claim(reference string, key *capability.Key, nonce string, now time.Time) ([]byte, error) {
+	assertion, err := t.assertion("jobs", "bookkeeper", now)
 	if err != nil {
 		return nil, err
 	}
+	return t.form(key, nonce, now, url.Values{"grant_type": {api.GrantTokenExchange}, "subject_token": {reference}, "subject_token_type": {api.TokenTypeRunReference},
+		"client_id": {"books"}, "client_assertion_type": {api.AssertionJWTBearer}, "client_assertion": {assertion}})
+}
+
+// form is a request to the token endpoint.
+func (t target) form(key *capability.Key, nonce string, now time.Time, values url.Values) ([]byte, error) {
 	proof, err := capability.NewProof(key, capability.ProofParams{Method: http.MethodPost, URL: t.origin.String() + api.PathToken, Nonce: nonce, Now: now})
-	if err != nil {
-		return nil, err
-	}
-	assertion, err := t.issuer.Token(t.claims, now, assertionLife)
-	if err != nil {
-		return nil, err
-	}
-	form := url.Values{"grant_type": {api.GrantTokenExchange}, "subject_token": {reference}, "subject_token_type": {api.TokenTypeRunReference},
-		"client_id": {"books"}, "client_assertion_type": {api.AssertionJWTBearer}, "client_assertion": {assertion}}.Encode()
-	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n%s: %s\r\n\r\n%s",
-		api.PathToken, t.origin.Host, len(form), api.HeaderProof, proof, form), nil
+	return t.post(api.PathToken, "application/x-www-form-urlencoded", fmt.Sprintf("%s: %s\r\n", api.HeaderProof, proof), []byte(values.Encode())), err
+}
+
+// post spells a request; each header ends its own line.
+func (t target) post(path, contentType, headers string, body []byte) []byte {
+	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n%s\r\n%s", path, t.origin.Host, contentType, len(body), headers, body)
 }

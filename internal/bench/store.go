@@ -15,11 +15,11 @@ import (
 // publish each one. There are no outbox rows, so that nobody is told of these runs.
 var filling = []struct {
 	sql  string
-	args int // how many of (rows, role's name, client's name, policy's name) it takes
+	args int // how many it takes: the rows, or the names of role, client and policy and the resource
 }{
 	{`INSERT INTO nw.documents (digest, kind, body) SELECT sha256(convert_to(k, 'UTF8')), k, '{}' FROM unnest(ARRAY['task', 'consent']) k`, 0},
-	{`CREATE TEMP TABLE part AS SELECT r.id AS role, c.id AS client, p.id AS policy, sha256('member') AS member FROM nw.registry r, nw.registry c, nw.registry p
-	   WHERE r.kind = 'workload_role' AND r.name = $1 AND c.kind = 'client' AND c.name = $2 AND p.kind = 'policy' AND p.name = $3`, 3},
+	{`CREATE TEMP TABLE part AS SELECT r.id AS role, c.id AS client, p.id AS policy, sha256('member') AS member, $4::bytea AS resource FROM nw.registry r, nw.registry c, nw.registry p
+	   WHERE r.kind = 'workload_role' AND r.name = $1 AND c.kind = 'client' AND c.name = $2 AND p.kind = 'policy' AND p.name = $3`, 4},
 	{`INSERT INTO nw.tasks (ref, name, client_id, owner)
 	   SELECT uuid_send(gen_random_uuid()), sha256(convert_to(i::text, 'UTF8')), client, member FROM part, generate_series(1, $1::bigint) i`, 1},
 	{`INSERT INTO nw.task_revisions (task_id, revision, document, role_id, policy_id) SELECT t.id, 1, sha256('task'), role, policy FROM nw.tasks t, part WHERE owner = member`, 0},
@@ -27,9 +27,9 @@ var filling = []struct {
 	   SELECT uuid_send(gen_random_uuid()), t.id, 1, member, sha256('consent'), 'accepted', now() + interval '7 days' FROM nw.tasks t, part WHERE owner = member`, 0},
 	{`INSERT INTO nw.consents (ref, offer_id, task_id, task_revision, member, client_id, role_id, policy_id, digest, dial, run_limit_ms, max_effects, max_steps, max_repeats, max_spend,
 	   effects_day, effects_month, spend_day, spend_month, member_spend_day, member_spend_month, silence, window_ms, not_before, expires_at)
-	   SELECT uuid_send(gen_random_uuid()), o.id, o.task_id, 1, o.member, client, role, policy, o.digest, 1, 3600000, 5, 100, 3, 0, 0, 0, 0, 0, 0, 0, 'stop', 3600000, now(), o.expires_at FROM nw.offers o JOIN part USING (member)`, 0},
+	   SELECT uuid_send(gen_random_uuid()), o.id, o.task_id, 1, o.member, client, role, policy, o.digest, 2, 3600000, 5, 100, 3, 0, 0, 0, 0, 0, 0, 0, 'stop', 3600000, now(), o.expires_at FROM nw.offers o JOIN part USING (member)`, 0},
 	{`INSERT INTO nw.consent_grants (consent_id, role_id, guard_id, action, resource, risk)
-	   SELECT c.id, c.role_id, a.guard_id, a.action, sha256('resource'), 1 FROM nw.consents c JOIN part USING (member) JOIN nw.role_actions a ON a.role_id = part.role`, 0},
+	   SELECT c.id, c.role_id, a.guard_id, a.action, resource, 2 FROM nw.consents c JOIN part USING (member) JOIN nw.role_actions a ON a.role_id = part.role`, 0},
 	{`INSERT INTO nw.lanes (task_id, task_revision, consent_id) SELECT c.task_id, 1, c.id FROM nw.consents c JOIN part USING (member)`, 0},
 	{`INSERT INTO nw.runs (ref, task_id, consent_id, role_id, nominal_at, activation_epoch, deadline, effects_left, steps_left, spend_left)
 	   SELECT uuid_send(gen_random_uuid()), c.task_id, c.id, c.role_id, now(), 1, now() + interval '1 hour', 5, 100, 0 FROM nw.consents c JOIN part USING (member)`, 0},
@@ -44,7 +44,8 @@ func fill(ctx context.Context, c *pgx.Conn, rows int) ([]string, error) {
 		d := canonical.Digest(canonical.DomainName, []byte(of))
 		names = append(names, d[:])
 	}
-	args := map[int][]any{0: nil, 1: {rows}, 3: names}
+	resource := canonical.Digest(canonical.DomainResource, []byte(entries))
+	args := map[int][]any{0: nil, 1: {rows}, 4: append(names, resource[:])}
 	tx, err := c.Begin(ctx)
 	if err != nil {
 		return nil, err
@@ -73,15 +74,24 @@ func fill(ctx context.Context, c *pgx.Conn, rows int) ([]string, error) {
 	return runs, tx.Commit(ctx)
 }
 
-// finish ends what was claimed.
+// finish ends what was claimed, and what was admitted: nothing of it was applied.
 func finish(ctx context.Context, c *pgx.Conn) error {
-	_, err := c.Exec(ctx, `UPDATE nw.runs SET state = 'succeeded', holder = NULL, lease_until = NULL, ended_at = clock_timestamp() WHERE state = 'claimed'`)
-	return err
+	return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
+		for _, sql := range []string{
+			`UPDATE nw.runs SET state = 'succeeded', holder = NULL, lease_until = NULL, inflight = 0, ended_at = clock_timestamp() WHERE state = 'claimed'`,
+			`UPDATE nw.effects SET state = 'not_applied', spent = 0, settled_at = clock_timestamp() WHERE state = 'admitted'`,
+		} {
+			if _, err := tx.Exec(ctx, sql); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // settle leaves every measurement the same start: statistics that are true, and no checkpoint soon.
 func settle(ctx context.Context, c *pgx.Conn) error {
-	for _, sql := range []string{`VACUUM (ANALYZE) nw.runs`, `VACUUM (ANALYZE) nw.lanes`, `ANALYZE`, `CHECKPOINT`} {
+	for _, sql := range []string{`VACUUM (ANALYZE) nw.runs`, `VACUUM (ANALYZE) nw.lanes`, `VACUUM (ANALYZE) nw.effects`, `ANALYZE`, `CHECKPOINT`} {
 		if _, err := c.Exec(ctx, sql); err != nil {
 			return err
 		}
