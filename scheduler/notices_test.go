@@ -198,6 +198,32 @@ func TestEndsAreTold(t *testing.T) {
 	assert.Empty(t, h.tell(t), "a run that goes on has not ended")
 }
 
+// A consent is told of when a tenth of its time is left, and at most a week; one that has ended is not.
+func TestAConsentIsAboutToEnd(t *testing.T) {
+	t.Parallel()
+	h := newHall(t)
+	now := h.Now(t)
+	short, long := h.Task(t, fixture.TaskOptions{Until: now.Add(10 * time.Hour)}), h.Task(t, fixture.TaskOptions{Until: now.Add(365 * 24 * time.Hour)})
+	left := func(k fixture.Task) float64 {
+		return fixture.Value[float64](t, h.World, `SELECT extract(epoch FROM n.expires_at - n.due_at)::float8 FROM nw.notices n JOIN nw.consents c ON c.ref = n.matter WHERE c.id = $1`, k.Consent)
+	}
+	assert.InDelta(t, time.Hour.Seconds(), left(short), 5)
+	assert.InDelta(t, (7 * 24 * time.Hour).Seconds(), left(long), 5)
+	assert.Empty(t, h.tell(t))
+	h.later(t, 9*time.Hour+time.Minute)
+	got := h.tell(t)
+	require.Len(t, got, 1)
+	ref, until := fixture.Value[[]byte](t, h.World, `SELECT ref FROM nw.consents WHERE id = $1`, short.Consent), fixture.Value[time.Time](t, h.World, `SELECT expires_at FROM nw.consents WHERE id = $1`, short.Consent).UTC()
+	assert.Equal(t, []string{notify.TypeConsentExpiring, encode(ref), encode(short.Ref[:]), "", testLink + "/consents/" + encode(ref)},
+		[]string{got[0].Type, got[0].Data.Consent, got[0].Data.Task, got[0].Data.Run, got[0].Data.Link})
+	assert.Equal(t, until, *got[0].Data.ExpiresAt)
+	h.Revoke(long).OK(t, h.Owner)
+	assert.Zero(t, fixture.Value[int64](t, h.World, `SELECT count(*) FROM nw.notices`))
+	late := h.Task(t, fixture.TaskOptions{Until: now.Add(10 * time.Hour)})
+	h.Exec(t, `UPDATE nw.notices SET expires_at = clock_timestamp(), next_at = due_at - interval '1 year'`)
+	assert.Empty(t, h.tell(t), "%d is over", late.ID)
+}
+
 // While the receiver is away, a notice comes again after 10, 20, 40 s and then each minute, and is never given up.
 func TestAReceiverThatIsAway(t *testing.T) {
 	t.Parallel()
@@ -209,10 +235,10 @@ func TestAReceiverThatIsAway(t *testing.T) {
 		require.ErrorContains(t, h.notifyOnce(within(t)), "connection refused")
 		require.Len(t, h.assessor.wakes, 1, "that is looked at at once")
 		<-h.assessor.wakes
-		again := fixture.Value[float64](t, h.World, `SELECT extract(epoch FROM next_at - clock_timestamp())::float8 FROM nw.notices`)
+		again := fixture.Value[float64](t, h.World, `SELECT extract(epoch FROM next_at - clock_timestamp())::float8 FROM nw.notices WHERE kind = 'asked'`)
 		assert.InDelta(t, min(10*float64(int(1)<<min(attempt, 10)), 60), again, 5)
 		require.NoError(t, h.notifyOnce(within(t)), "not before its time")
-		h.Exec(t, `UPDATE nw.notices SET next_at = clock_timestamp()`)
+		h.Exec(t, `UPDATE nw.notices SET next_at = clock_timestamp() WHERE kind = 'asked'`)
 	}
 	assert.Equal(t, []string{"asked due"}, h.noticesOf(t, c.ref))
 	h.box.refuse = nil
@@ -236,11 +262,11 @@ func TestDeadLetters(t *testing.T) {
 	assert.Empty(t, h.noticesOf(t, good.ref))
 	for range 7 {
 		require.Equal(t, []string{"asked due"}, h.noticesOf(t, bad.ref))
-		h.Exec(t, `UPDATE nw.notices SET next_at = clock_timestamp()`)
+		h.Exec(t, `UPDATE nw.notices SET next_at = clock_timestamp() WHERE kind = 'asked'`)
 		require.Empty(t, h.tell(t))
 	}
 	require.Equal(t, []string{"asked dead"}, h.noticesOf(t, bad.ref))
-	h.Exec(t, `UPDATE nw.notices SET next_at = clock_timestamp()`)
+	h.Exec(t, `UPDATE nw.notices SET next_at = clock_timestamp() WHERE kind = 'asked'`)
 	h.box.refuse = nil
 	require.Empty(t, h.tell(t), "it is given up")
 	w, err := h.store.Waiting(within(t))
@@ -269,7 +295,7 @@ func TestADeadLetterOfACardThatIsOver(t *testing.T) {
 	t.Parallel()
 	h := newHall(t)
 	c := h.ask(t, fixture.TaskOptions{})
-	h.Exec(t, `UPDATE nw.notices SET state = 'dead'`)
+	h.Exec(t, `UPDATE nw.notices SET state = 'dead' WHERE card`)
 	c.lane.Decide(t, "approve", c.ref, c.effect).OK(t, h.Owner)
 	assert.Equal(t, []string{"asked dead", "reminder dead"}, h.noticesOf(t, c.ref))
 	n, err := RetryUntold(within(t), h.DB.Pool(t, "nw_operator"))
@@ -465,7 +491,7 @@ var notTold = map[string]struct {
 	"a reminder that is forgotten":            {"tell_card", `x.kind = 'asked' OR`, `x.kind = 'asked' AND`, notReminded},
 	"a notice that is handed out once":        {"take_notices", `interval '1 minute')`, `interval '1 minute') + interval '1 year'`, notAgain},
 	"a notice that is given to everybody":     {"take_notices", `next_at = t + least(`, `next_at = t - least(`, toldTwice},
-	"an outage that counts as a refusal":      {"take_notices", `attempt = n.attempt + 1`, `attempt = n.attempt + 1, state = CASE WHEN n.attempt > 8 THEN 'dead' ELSE 'due' END`, notAgain},
+	"an outage that counts as a refusal":      {"take_notices", `attempt = x.attempt + 1`, `attempt = x.attempt + 1, state = CASE WHEN x.attempt > 8 THEN 'dead' ELSE 'due' END`, notAgain},
 	"an owner who is untold and nobody says":  {"notices_health", `t - min(n.due_at)`, `t - max(t)`, nobodySays},
 }
 

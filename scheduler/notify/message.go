@@ -23,7 +23,7 @@ type Data struct {
 	Decision  string     `json:"decision,omitempty"`
 	Effect    string     `json:"effect,omitempty"`
 	Consent   string     `json:"consent,omitempty"`
-	ExpiresAt *time.Time `json:"expires_at,omitempty"` // of a decision: afterwards there is nothing to answer
+	ExpiresAt *time.Time `json:"expires_at,omitempty"` // of a decision or consent
 	Link      string     `json:"link,omitempty"`       // to a page that asks who is looking
 }
 

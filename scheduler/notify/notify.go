@@ -33,7 +33,7 @@ type Notice struct {
 	Task    []byte // its reference
 	Run     []byte // of the run, where there is one
 	Due     time.Time
-	Expires *time.Time // of a card
+	Expires *time.Time // of a card or consent
 	Attempt int        // counts from 1
 }
 
