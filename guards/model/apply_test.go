@@ -2,9 +2,11 @@ package model
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -166,4 +168,38 @@ func TestReportsNameTheModels(t *testing.T) {
 	require.Equal(t, []string{encode(digest)}, s.authority.Reports[0].Models)
 	require.True(t, s.authority.Reports[0].Healthy)
 	require.NotEqual(t, encode([32]byte{}), s.authority.Reports[0].Catalogue)
+}
+
+// TestParametersAndRequestSayTheSame: the parameters are what was consented to and paid for, whoever spelled them.
+func TestParametersAndRequestSayTheSame(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, func(c *Config) { c.Models["other"] = Model{Version: version, Price: price} })
+	honest := s.goAhead(t, 1).Attempt
+	_, err := s.ledger.read(honest)
+	require.NoError(t, err)
+	shown, err := parameters(s.config.BaseURL, dialects[ChatComplete], ask{cost: "50 EUR", form: "text"}.header(), honest.Body)
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		params              string
+		before, after, says string
+	}{
+		"another model":        {string(shown), "/models/little", "/models/other", "another model"},
+		"another bound":        {string(shown), `"max_output_tokens":5`, `"max_output_tokens":4`, "another bound"},
+		"another bound, too":   {string(honest.Params), `"max_output_tokens":5`, `"max_output_tokens":6`, "another bound"},
+		"another length":       {string(honest.Params), `"request_bytes":1`, `"request_bytes":2`, "by its digest"},
+		"another digest":       {string(honest.Params), `"request_sha256":"`, `"request_sha256":"A`, "by its digest"},
+		"a model of elsewhere": {string(honest.Params), "/v1/models/", "/v2/models/", "does not serve"},
+	} {
+		require.Contains(t, c.params, c.before, name)
+		a := honest
+		a.Params = json.RawMessage(strings.Replace(c.params, c.before, c.after, 1))
+		_, err := s.ledger.read(a)
+		require.ErrorContains(t, err, c.says, name)
+		require.ErrorContains(t, s.ledger.Intend(t.Context(), a), c.says, name)
+	}
+	stolen := honest
+	stolen.Body = append([]byte(" "), honest.Body...)
+	_, err = s.ledger.read(stolen)
+	require.ErrorContains(t, err, "by its digest")
+	require.Zero(t, s.provider.Asked())
 }
