@@ -59,7 +59,7 @@ func sloppyGuard(t *testing.T, bug string) Guard {
 			return Effect{Action: "count.up", Resource: "counter", Parameters: json.RawMessage(fmt.Sprintf(`{"number":%d}`, n))}
 		},
 		Applied: s.applied, Provable: true, Replicas: true, HoldBefore: s.holdIn(s.before), HoldAfter: s.holdIn(s.after),
-		Kills: len(steps),
+		Kills: 2 * len(steps),
 	}
 }
 

@@ -119,7 +119,7 @@ func manyAtOnce(w *world, p *process) *crash {
 		c.effects, all = append(c.effects, e), append(all, w.begin(p, e))
 	}
 	held.Deliver()
-	pause(time.Duration(w.suite.last.Load()%8) * time.Millisecond)
+	pause(time.Duration(len(w.effects)*5%9) * time.Millisecond)
 	c.release = func() {
 		for _, done := range all {
 			<-done
@@ -133,26 +133,40 @@ func (w *world) campaign(kills int) {
 	w.Helper()
 	began, count := time.Now(), map[string]int{}
 	p := w.start()
-	for done := 0; done < kills; {
-		for _, s := range steps {
-			if done == kills {
-				break
-			}
-			c := s.try(w, p)
-			if c == nil {
-				continue
-			}
-			w.kill(p)
-			c.release()
-			w.overdue(c.effects...)
-			p = w.start()
-			w.again(c, p)
-			count[s.name]++
-			done++
+	for done, turn := 0, 0; done < kills; turn++ {
+		s := steps[turn%len(steps)]
+		c := s.try(w, p)
+		if c == nil {
+			continue
 		}
+		p = w.replace(p, c, turn/len(steps)%2 == 1)
+		w.again(c, p)
+		count[s.name]++
+		done++
 	}
 	w.recover(&crash{effects: w.effects}, p)
+	for _, e := range w.effects {
+		require.True(w, isEnd(w.state(e)), "effect %d is %s", e.n, w.state(e))
+	}
 	w.Logf("%d kills in %.1f s, with %d effects: %v; at %v", kills, time.Since(began).Seconds(), len(w.effects), w.ends(), count)
+}
+
+// replace kills a process and starts another one. What was held goes on before that, or, late, when the other has swept.
+func (w *world) replace(p *process, c *crash, late bool) *process {
+	w.Helper()
+	w.kill(p)
+	if !late {
+		c.release()
+	}
+	w.overdue(c.effects...)
+	before := w.authority.Count(api.PathUnsettled)
+	p = w.start()
+	if late {
+		w.await("the guard sweeps", func(a *authoritytest.Authority) bool { return a.Calls[api.PathUnsettled] > before })
+		c.release()
+		w.overdue(c.effects...)
+	}
+	return p
 }
 
 // again presents what the kill left unconsumed, which must work, and what it did not, which must not.

@@ -106,7 +106,7 @@ func (w *world) start() *process {
 		}
 		return false
 	})
-	p.dial()
+	_ = p.dial().Close()
 	return p
 }
 
@@ -125,20 +125,21 @@ func (w *world) kill(p *process) {
 func freeAddress(t tb) string {
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer listener.Close()
+	defer func() { _ = listener.Close() }() // only its number is wanted
 	return listener.Addr().String()
 }
 
 // dial waits until the process takes connections.
 func (p *process) dial() net.Conn {
 	p.w.Helper()
-	deadline := time.Now().Add(p.w.suite.patience())
+	ctx, cancel := context.WithTimeout(context.Background(), p.w.suite.patience())
+	defer cancel()
 	for {
-		conn, err := net.DialTimeout("tcp", p.address, p.w.suite.patience())
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", p.address)
 		if err == nil {
 			return conn
 		}
-		require.True(p.w, time.Now().Before(deadline), "the guard does not listen at %s", p.address)
+		require.NoError(p.w, ctx.Err(), "the guard does not listen at %s", p.address)
 		pause(5 * time.Millisecond)
 	}
 }
