@@ -51,6 +51,8 @@ var bans = []ban{
 	{"guards/postgres", "github.com/nats-io", "a resource's guard needs no broker"},
 	{"guards/model", "github.com/nats-io", "a model's guard needs no broker"},
 	{"guards/model", "github.com/jackc/pgx", "a model's guard needs no database"},
+	{"guards/guardtest", "github.com/jackc/pgx", "who tests a guard must not inherit a database driver"},
+	{"guards/guardtest", "github.com/nats-io", "who tests a guard must not inherit a broker"},
 	{"authority/api", module, "the wire types are a leaf"},
 	{"authority/canonical", module, "the spelling of documents is a leaf"},
 	{"internal/webhook", module, "the signature of webhooks is a leaf"},
@@ -63,6 +65,7 @@ var leaves = map[string][]string{
 	"authority/capability": {"authority/canonical"},
 	"authority/catalogue":  {"authority/canonical"},
 	"guards":               {"authority/api", "authority/canonical", "authority/capability", "authority/catalogue", "internal/dpopclient", "internal/elapsed", "internal/issuerkeys"},
+	"guards/guardtest":     {"authority/api", "authority/canonical", "authority/capability", "guards/internal/authoritytest"}, // and no guard
 	"readiness/client":     {"authority/api", "authority/canonical", "authority/capability", "internal/elapsed", "internal/issuerkeys"},
 	"worker":               {"authority/api", "authority/canonical", "authority/capability", "internal/dpopclient"},
 	"internal/dpopclient":  {"authority/api", "authority/canonical", "authority/capability"},
