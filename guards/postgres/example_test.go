@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -46,6 +47,33 @@ func Example() {
 	go func() { _ = guard.Run(ctx) }() // ends with ctx, or when a later boot has taken over
 	server := &http.Server{Addr: ":9001", Handler: guard, ReadHeaderTimeout: 5 * time.Second}
 	_ = server.ListenAndServe()
+}
+
+// The same over database/sql, with whatever driver the program has.
+func Example_databaseSQL() {
+	db, err := sql.Open("pgx", os.Getenv("DATABASE_URL"))
+	if err != nil {
+		return
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(10) // three are kept for proofs
+
+	ledger, err := postgres.New(postgres.Config{DB: db, Schema: "archive_guard", Operations: map[string]postgres.Operation{"order.archive": {
+		Target: archive.Target,
+		DoSQL: func(ctx context.Context, tx *postgres.Tx, params json.RawMessage) (any, error) {
+			var o order
+			if err := json.Unmarshal(params, &o); err != nil {
+				return nil, err
+			}
+			_, err := tx.ExecContext(ctx, `UPDATE orders SET archived = true WHERE id = $1`, o.ID)
+			return nil, err
+		},
+		Tables: []string{"public.orders"}, // whose shape is watched
+	}}})
+	if err != nil {
+		return
+	}
+	_ = ledger // into guards.Config, as above
 }
 
 type order struct {

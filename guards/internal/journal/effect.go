@@ -176,32 +176,38 @@ func (t *txn) end(id guards.Ref, e effect, attempt guards.Ref, ending guards.End
 // ahead: then this journal is not the one that knew of it.
 func (j *Journal) Prove(id, attempt guards.Ref) (guards.Ending, error) {
 	var ending guards.Ending
+	known := true
 	err := j.change(func(t *txn) error {
-		ending = t.prove(id, attempt)
+		if ending, known = t.prove(id, attempt); !known {
+			ending = guards.Ending{Outcome: guards.Ambiguous, Evidence: &api.Evidence{Answered: api.AnsweredUnknown}}
+		}
 		return nil
 	})
 	if err != nil {
 		return guards.Ending{}, err // the writer may still write to the other
 	}
+	if !known {
+		j.options.Logger.Error("the authority admitted an attempt that is not in this journal", "effect", id, "attempt", attempt)
+	}
 	return ending, nil
 }
 
-func (t *txn) prove(id, attempt guards.Ref) guards.Ending {
+// prove is false for an attempt of which somebody else must know.
+func (t *txn) prove(id, attempt guards.Ref) (guards.Ending, bool) {
 	var e effect
 	t.get(bucketEffects, id[:], &e)
-	lost := guards.Ending{Outcome: guards.Ambiguous, Evidence: &api.Evidence{Answered: api.AnsweredUnknown}}
+	unsent := guards.Ending{Outcome: guards.NotApplied}
 	switch {
 	case e.Stage == "" || e.Stage == intended && !t.intended(id, attempt):
-		t.end(id, e, attempt, lost)
-		return lost
+		t.end(id, e, attempt, guards.Ending{Outcome: guards.Ambiguous})
+		return guards.Ending{}, false
 	case e.Stage == intended || e.Stage == started && bytes.Equal(e.Attempt, attempt[:]):
-		unsent := guards.Ending{Outcome: guards.NotApplied}
 		t.end(id, e, attempt, unsent)
-		return unsent
+		return unsent, true
 	case bytes.Equal(e.Attempt, attempt[:]) || e.Outcome == guards.NotApplied:
-		return e.ending()
+		return e.ending(), true
 	}
-	return lost // both are wrong, and only a person can tell how
+	return guards.Ending{}, false // both are wrong, and only a person can tell how
 }
 
 func (e *effect) ending() guards.Ending {

@@ -73,7 +73,7 @@ func TestNothingIsForgottenForWhichTheAuthorityCouldAsk(t *testing.T) {
 		}
 		rt.Repeat(map[string]func(*rapid.T){
 			"wait": func(rt *rapid.T) {
-				passed.Add(int64(rapid.Int64Range(0, int64(4*24*time.Hour)).Draw(rt, "for")))
+				passed.Add(rapid.Int64Range(0, int64(4*24*time.Hour)).Draw(rt, "for"))
 			},
 			"restart": func(*rapid.T) {
 				require.NoError(rt, j.Close())
@@ -226,4 +226,27 @@ func TestWhatWasSentIsKeptNoLongerThanItIsEvidence(t *testing.T) {
 	require.True(t, params())
 	require.NoError(t, j.End(a.Effect, committed))
 	require.False(t, params())
+}
+
+// TestTheFileStopsGrowing while as much is forgotten as is written.
+func TestTheFileStopsGrowing(t *testing.T) {
+	t.Parallel()
+	var passed atomic.Int64
+	start := time.Now().Round(0)
+	dir := filepath.Join(t.TempDir(), "ledger")
+	j := reopen(t, dir, Options{Create: true, Now: func() time.Time { return start.Add(time.Duration(passed.Load())) }})
+	require.NoError(t, hurried(j))
+	size := map[int]int64{}
+	for day := range 40 {
+		passed.Add(int64(24 * time.Hour))
+		for range 40 {
+			a := goAhead(t, j, guards.NewRef(), 1)
+			require.NoError(t, j.StartSending(a, sentAt))
+		}
+		info, err := os.Stat(filepath.Join(dir, fileName))
+		require.NoError(t, err)
+		size[day] = info.Size()
+	}
+	require.Less(t, size[39], 2*size[15])
+	require.Less(t, rows(t, j, bucketEffects), 40*12)
 }

@@ -30,16 +30,18 @@ func TestEffectsAtOnceShareCommits(t *testing.T) {
 	j, _ := create(t)
 	before := commits(t, j)
 	var group sync.WaitGroup
-	hold := make(chan struct{})
+	hold, held := make(chan struct{}), make(chan struct{})
 	group.Go(func() {
-		assert.NoError(t, j.change(func(x *txn) error { <-hold; return nil }))
+		assert.NoError(t, j.change(func(*txn) error { close(held); <-hold; return nil }))
 	})
+	<-held
 	for range 64 {
 		group.Go(func() { assert.NoError(t, j.Intend(attempt())) })
 	}
-	require.Eventually(t, func() bool { return len(j.calls) == 64 }, 10*time.Second, time.Millisecond)
+	gathered := assert.Eventually(t, func() bool { return len(j.calls) == 64 }, 10*time.Second, time.Millisecond)
 	close(hold)
 	group.Wait()
+	require.True(t, gathered)
 	require.LessOrEqual(t, commits(t, j)-before, 2)
 }
 
