@@ -87,7 +87,7 @@ func (w *world) requireNothingAsked() {
 	require.Zero(w, w.authority.Count(api.PathAdmit), "times that the authority was asked for a go-ahead")
 }
 
-// end waits until an effect has one.
+// endOf waits until an effect has its end, and returns it.
 func (w *world) endOf(e *effect) string {
 	w.Helper()
 	w.await("the effect is settled", func(a *authoritytest.Authority) bool { return isEnd(a.Effects[e.ref].State) })
