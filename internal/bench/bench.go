@@ -163,7 +163,7 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 	for _, r := range rates {
 		b.reserved += int(b.each.Seconds() * float64(r.perSecond))
 	}
-	needed := warmUp + mostClaims + mostRounds*inRound + b.reserved
+	needed := warmUp + mostClaims + sureRounds*inRound + b.reserved
 	if b.runs, err = fill(ctx, b.store, max(needed, liveRows)); err != nil {
 		return fmt.Errorf("the store cannot be filled: %w", err)
 	}
