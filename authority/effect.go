@@ -308,6 +308,9 @@ func (a *Authority) SettleEffect(ctx context.Context, c Call, token capability.T
 	return row.outcome(), nil
 }
 
+// maxState bounds what is kept of a look at a destination, in bytes.
+const maxState = 16 << 10
+
 var answers = []string{api.AnsweredNothing, api.AnsweredTimeout, api.AnsweredConnection, api.AnsweredStatus, api.AnsweredMalformed, api.AnsweredUnknown}
 
 // evidence reads what a guard knows about an ambiguous effect. The arguments are
@@ -328,6 +331,13 @@ func (a *Authority) evidence(s *settlement, g component, e *api.Evidence) error 
 	if e.SentUnixMS > 0 {
 		at := time.UnixMilli(e.SentUnixMS)
 		s.sentAt = &at
+	}
+	if e.State != nil {
+		state, err := canonical.Canonicalize(e.State)
+		if err != nil || len(state) > maxState || state[0] != '{' {
+			return bad
+		}
+		s.state = state
 	}
 	uri, ok := a.guardURI(g)
 	if e.Parameters == nil || !ok {

@@ -102,18 +102,18 @@ func (a *Authority) ambiguous(ctx context.Context, member [32]byte) ([]api.Ambig
 		var effect, run, task, guard, action, resource, consent []byte
 		var finding, late, answered *string
 		var status *int16
-		var sent []byte
-		if err = row.Scan(&effect, &run, &task, &guard, &action, &resource, &e.AdmittedAt, &finding, &late, &consent, &e.SentAt, &answered, &status, &sent); err != nil {
+		var sent, state []byte
+		if err = row.Scan(&effect, &run, &task, &guard, &action, &resource, &e.AdmittedAt, &finding, &late, &consent, &e.SentAt, &answered, &status, &sent, &state); err != nil {
 			return e, err
 		}
 		e.Effect, e.Run, e.Task = encode(effect), encode(run), encode(task)
 		e.Guard, e.Action, e.Resource = namesOf(consent, action, resource)
-		e.Finding, e.Late, e.Answered, e.Sent = deref(finding), deref(late), deref(answered), sent
+		e.Finding, e.Late, e.Answered, e.Sent, e.State = deref(finding), deref(late), deref(answered), sent, state
 		if status != nil {
 			e.Status = int(*status)
 		}
 		return e, nil
-	}, `SELECT effect, run, task, guard_body, action, resource, admitted_at, finding, late, consent_body, sent_at, answered, status, arguments FROM nw.show_ambiguous($1)`, member[:])
+	}, `SELECT effect, run, task, guard_body, action, resource, admitted_at, finding, late, consent_body, sent_at, answered, status, arguments, state FROM nw.show_ambiguous($1)`, member[:])
 }
 
 func deref(s *string) string {

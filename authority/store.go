@@ -299,11 +299,12 @@ type settlement struct {
 	sentAt          *time.Time
 	digest          []byte // of the effect that the arguments are of
 	arguments       []byte
+	state           []byte // of the destination
 }
 
 func (a *Authority) settleEffect(ctx context.Context, g component, p spent, s settlement) (r outcomeRow, err error) {
-	err = a.call(ctx, "settle_effect", p.regardless(), `SELECT `+outcomeColumns+` FROM nw.settle_effect($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
-		[]any{g.name[:], g.instance[:], g.boot, p.key[:], p.nonceAt, p.digest[:], s.effect, s.attempt, s.outcome, s.spent, s.answered, s.status, s.sentAt, s.digest, s.arguments}, &r.wait, r.dest()...)
+	err = a.call(ctx, "settle_effect", p.regardless(), `SELECT `+outcomeColumns+` FROM nw.settle_effect($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`,
+		[]any{g.name[:], g.instance[:], g.boot, p.key[:], p.nonceAt, p.digest[:], s.effect, s.attempt, s.outcome, s.spent, s.answered, s.status, s.sentAt, s.digest, s.arguments, s.state}, &r.wait, r.dest()...)
 	return r, err
 }
 

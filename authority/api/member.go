@@ -91,6 +91,7 @@ type AmbiguousEffect struct {
 	Answered string          `json:"answered,omitempty"` // an Answered word; none: the guard has told nothing
 	Status   int             `json:"status,omitempty"`   // HTTP status that answered
 	Sent     json.RawMessage `json:"sent,omitempty"`     // the exact arguments, written by the workload
+	State    json.RawMessage `json:"state,omitempty"`    // what a look at the destination showed afterwards, written by the destination
 }
 
 // OwnerDecision is one card: a task asks its owner about one exact effect, once.

@@ -156,6 +156,7 @@ type Evidence struct {
 	SentUnixMS int64           `json:"sent_unix_ms,omitempty"` // by the guard's clock; 0: nothing is known to have been sent
 	Answered   string          `json:"answered"`               // one of the Answered words
 	Status     int             `json:"status,omitempty"`       // HTTP status, when answered is status
+	State      json.RawMessage `json:"state,omitempty"`        // one JSON object of at most 16 KiB: what a read-only look at the destination shows afterwards
 }
 
 // What answered a guard that could not prove an effect.

@@ -276,6 +276,9 @@ func showEvidence(b *strings.Builder, e api.AmbiguousEffect) {
 	if e.Sent != nil {
 		fmt.Fprintf(b, "\nThe workload asked for exactly this:\n\n  %s\n", pretty(e.Sent, "(it cannot be shown)"))
 	}
+	if e.State != nil {
+		fmt.Fprintf(b, "\nAfterwards the other side showed this (written by it):\n\n  %s\n", pretty(e.State, "(it cannot be shown)"))
+	}
 	fmt.Fprintf(b, "\nLook at the other side, then: nightwarrant finding record %s happened|did_not|unknown\n", e.Effect)
 }
 

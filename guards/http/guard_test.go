@@ -255,6 +255,7 @@ func TestWhatAnswersMean(t *testing.T) {
 			if c.outcome == guards.Ambiguous {
 				require.WithinDuration(t, time.Now(), time.UnixMilli(ending.Evidence.SentUnixMS), 5*time.Second)
 				c.evidence.Parameters, c.evidence.SentUnixMS = json.RawMessage(params), ending.Evidence.SentUnixMS
+				c.evidence.State = ending.Evidence.State // see TestAmbiguousEffectsShowTheDestination
 				require.Equal(t, &c.evidence, ending.Evidence)
 			}
 			proven, err := l.Prove(t.Context(), a.Effect, a.ID)
@@ -480,4 +481,24 @@ func TestAnAPIWithoutACredential(t *testing.T) {
 	require.Equal(t, api.Committed, answer.Outcome)
 	require.JSONEq(t, `{"id":"`+hush+`"}`, string(answer.Result))
 	require.Empty(t, s.requests[0].Header.Get("Authorization"))
+}
+
+// An owner who must find out is shown what the destination shows afterwards, whoever finds that nobody knows: the attempt, or who comes after it.
+func TestAmbiguousEffectsShowTheDestination(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			saying(200, `{"items":[{"id":"p-1","iban":"x"}]}`)(w, r)
+			return
+		}
+		saying(502, `{}`)(w, r)
+	})
+	a := goAhead(t, s.ledger, params)
+	ending, err := s.ledger.Apply(t.Context(), a)
+	require.NoError(t, err)
+	require.Equal(t, guards.Ambiguous, ending.Outcome)
+	require.JSONEq(t, `{"items":[{"id":"p-1"}]}`, string(ending.Evidence.State))
+	proven, err := s.ledger.Prove(t.Context(), a.Effect, a.ID)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"items":[{"id":"p-1"}]}`, string(proven.Evidence.State))
 }

@@ -281,8 +281,9 @@ func (l *Ledger) send(ctx context.Context, a guards.Admitted, o *operation, conn
 		return l.clear(a, found, s)
 	}
 	l.log.Warn("an effect is ambiguous", "effect", a.Effect, "status", found.status, "error", err)
-	return guards.Ending{Outcome: guards.Ambiguous, Evidence: &api.Evidence{
-		Parameters: a.Params, SentUnixMS: sent.UnixMilli(), Answered: answered(found, err), Status: found.status}}
+	evidence := &api.Evidence{Parameters: a.Params, SentUnixMS: sent.UnixMilli(), Answered: answered(found, err), Status: found.status}
+	l.look(evidence, a.Action)
+	return guards.Ending{Outcome: guards.Ambiguous, Evidence: evidence}
 }
 
 func (l *Ledger) clear(a guards.Admitted, found finding, s *secret) guards.Ending {
@@ -311,7 +312,11 @@ func (l *Ledger) result(effect guards.Ref, fields json.RawMessage, s *secret) js
 
 // Prove implements guards.Ledger.
 func (l *Ledger) Prove(_ context.Context, effect, attempt guards.Ref) (guards.Ending, error) {
-	return l.journal.Prove(effect, attempt)
+	ending, err := l.journal.Prove(effect, attempt)
+	if ending.Evidence != nil {
+		l.look(ending.Evidence, ending.Evidence.Action)
+	}
+	return ending, err
 }
 
 // Probe implements guards.Ledger.

@@ -4,8 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"time"
 
+	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/guards"
+)
+
+const (
+	lookTimeout = 2 * time.Second
+	maxState    = 16 << 10 // bytes of what is shown to the owner
 )
 
 // ErrNoInspection says that an operation has none.
@@ -27,7 +34,26 @@ func NewInspector(c Config) (*Inspector, error) {
 // Inspect returns the listed fields of the present state, for the parameters of
 // an effect.
 func (i *Inspector) Inspect(ctx context.Context, action string, params json.RawMessage) (json.RawMessage, error) {
-	l := i.ledger
+	return i.ledger.inspect(ctx, action, params)
+}
+
+// look adds to evidence what the destination shows now. Without an inspection, or without an answer to it, there is none.
+func (l *Ledger) look(e *api.Evidence, action string) {
+	if e == nil || e.Parameters == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout) // whatever became of the exchange's
+	defer cancel()
+	state, err := l.inspect(ctx, action, e.Parameters)
+	switch {
+	case err == nil && len(state) <= maxState:
+		e.State = state
+	case !errors.Is(err, ErrNoInspection):
+		l.log.Warn("the present state of an ambiguous effect is not known", "action", action, "error", err)
+	}
+}
+
+func (l *Ledger) inspect(ctx context.Context, action string, params json.RawMessage) (json.RawMessage, error) {
 	o := l.operations[action]
 	if o == nil || o.inspect == nil {
 		return nil, ErrNoInspection

@@ -37,7 +37,7 @@ func newInFlight(t *testing.T) inFlight {
 // told is what the guard says when nobody knows: a gateway answered, and that is all.
 func told(change ...func(e *api.Evidence)) *api.Evidence {
 	e := api.Evidence{Action: "refund.create", Resource: authoritytest.Refunds, Amount: 5, Currency: "EUR", Parameters: json.RawMessage(`{"amount":5,"payment":"p1"}`),
-		SentUnixMS: time.Now().Add(-time.Second).UnixMilli(), Answered: api.AnsweredStatus, Status: 502}
+		SentUnixMS: time.Now().Add(-time.Second).UnixMilli(), Answered: api.AnsweredStatus, Status: 502, State: json.RawMessage(`{"refunds": ["p1"]}`)}
 	for _, c := range change {
 		c(&e)
 	}
@@ -96,6 +96,8 @@ func TestEvidenceRefused(t *testing.T) {
 		"another amount":                     {api.EffectMismatch, func(e *api.Evidence) { e.Amount = 6 }},
 		"another currency":                   {api.EffectMismatch, func(e *api.Evidence) { e.Currency = "USD" }},
 		"no action":                          {api.InvalidRequest, func(e *api.Evidence) { e.Action = "" }},
+		"a state that is no object":          {api.InvalidRequest, func(e *api.Evidence) { e.State = json.RawMessage(`["p1"]`) }},
+		"a state that is too large":          {api.InvalidRequest, func(e *api.Evidence) { e.State = json.RawMessage(`{"a":"` + strings.Repeat("x", 16<<10) + `"}`) }},
 		"no currency":                        {api.InvalidRequest, func(e *api.Evidence) { e.Currency = "" }},
 		"parameters that are none":           {api.InvalidRequest, func(e *api.Evidence) { e.Parameters = json.RawMessage(`["p1"]`) }},
 		"parameters that nobody can compare": {api.InvalidRequest, func(e *api.Evidence) { e.Parameters = json.RawMessage(`{"amount":5.5,"payment":"p1"}`) }},
@@ -127,6 +129,7 @@ func TestEvidenceIsItsOwners(t *testing.T) {
 		[]any{seen[0].Effect, seen[0].Run, seen[0].Task, seen[0].Guard, seen[0].Action, seen[0].Resource, seen[0].Finding, seen[0].Answered, seen[0].Status})
 	assert.Equal(t, e.SentUnixMS, seen[0].SentAt.UnixMilli())
 	assert.Equal(t, `{"action":"refund.create","amount":5,"currency":"EUR","guard":"`+authoritytest.PaymentsURI+`","parameters":{"amount":5,"payment":"p1"},"resource":"`+authoritytest.Refunds+`"}`, string(seen[0].Sent))
+	assert.Equal(t, `{"refunds":["p1"]}`, string(seen[0].State), "what the destination showed afterwards")
 	for _, who := range []string{"member-2", authoritytest.OperatorName} {
 		assert.Empty(t, waiting(t, f.House, who))
 		before := f.Consumed()

@@ -429,11 +429,13 @@ SELECT nw.classify('decisions', 'id number, ref reference, effect_id number, tas
   policy_id number, requirement number, state state, asked_at time, expires_at time, decided_at time');
 
 -- The other table that may hold text from outside: the exact arguments of an effect, where its owner must see them: to decide, or because nobody knows
--- whether it happened.
+-- whether it happened. Then also what a look at the destination showed afterwards.
 CREATE TABLE nw.arguments (
-  effect_id bigint PRIMARY KEY REFERENCES nw.effects,
-  body      bytea NOT NULL CHECK (octet_length(body) BETWEEN 2 AND 65536));
-SELECT nw.classify('arguments', 'effect_id number, body document');
+  effect_id bigint NOT NULL REFERENCES nw.effects,
+  written   text NOT NULL DEFAULT 'by_workload' CHECK (written IN ('by_workload', 'by_destination')),
+  body      bytea NOT NULL CHECK (octet_length(body) BETWEEN 2 AND 65536),
+  PRIMARY KEY (effect_id, written));
+SELECT nw.classify('arguments', 'effect_id number, written state, body document');
 
 -- What the guard of an ambiguous effect knows about it: when it sent, and what answered. Beside it stand the arguments.
 CREATE TABLE nw.evidence (

@@ -385,7 +385,7 @@ END $$;
 -- +goose StatementBegin
 CREATE FUNCTION nw.settle_effect(
   p_guard bytea, p_instance bytea, p_boot bigint, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_effect bytea, p_attempt bytea, p_outcome text,
-  p_spent bigint, p_answered text, p_status smallint, p_sent_at timestamptz, p_digest bytea, p_arguments bytea,
+  p_spent bigint, p_answered text, p_status smallint, p_sent_at timestamptz, p_digest bytea, p_arguments bytea, p_state bytea,
   OUT verdict text, OUT wait_ms bigint, OUT effect_ref bytea, OUT effect_state text, OUT effect_digest bytea, OUT late boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE e effects; c consents; t timestamptz; who record; final text; cost bigint; task bytea;
@@ -434,6 +434,7 @@ BEGIN
     INSERT INTO evidence (effect_id, sent_at, answered, status) VALUES (e.id, p_sent_at, p_answered, p_status) ON CONFLICT DO NOTHING;
     IF FOUND THEN
       IF p_digest IS NOT NULL THEN INSERT INTO arguments (effect_id, body) VALUES (e.id, p_arguments) ON CONFLICT DO NOTHING; END IF;
+      IF p_state IS NOT NULL THEN INSERT INTO arguments (effect_id, written, body) VALUES (e.id, 'by_destination', p_state); END IF;
       PERFORM nw.note('evidence', 'ok', e.task_id, e.run_id, e.id, json_build_object('answered', p_answered, 'status', p_status, 'sent', floor(extract(epoch FROM p_sent_at))::bigint));
     END IF;
   END IF;

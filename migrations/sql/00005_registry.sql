@@ -429,15 +429,16 @@ END $$;
 -- +goose StatementBegin
 CREATE FUNCTION nw.show_ambiguous(p_member bytea)
 RETURNS TABLE (effect bytea, run bytea, task bytea, guard_body bytea, action bytea, resource bytea, admitted_at timestamptz, finding text, late text, consent_body bytea,
-  sent_at timestamptz, answered text, status smallint, arguments bytea)
+  sent_at timestamptz, answered text, status smallint, arguments bytea, state bytea)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 BEGIN
   RETURN QUERY SELECT e.ref, r.ref, k.ref, gd.body, e.action, e.resource, e.admitted_at,
       (SELECT f.finding FROM findings f WHERE f.effect_id = e.id ORDER BY f.id DESC LIMIT 1), (SELECT x.outcome FROM late_evidence x WHERE x.effect_id = e.id), cd.body,
-      v.sent_at, v.answered, v.status, a.body
+      v.sent_at, v.answered, v.status, a.body, b.body
     FROM tasks k JOIN effects e ON e.task_id = k.id AND e.state = 'ambiguous' JOIN runs r ON r.id = e.run_id JOIN registry g ON g.id = e.guard_id
     JOIN documents gd ON gd.digest = g.document JOIN consents c ON c.id = r.consent_id JOIN documents cd ON cd.digest = c.digest
-    LEFT JOIN evidence v ON v.effect_id = e.id LEFT JOIN arguments a ON a.effect_id = e.id
+    LEFT JOIN evidence v ON v.effect_id = e.id LEFT JOIN arguments a ON a.effect_id = e.id AND a.written = 'by_workload'
+    LEFT JOIN arguments b ON b.effect_id = e.id AND b.written = 'by_destination'
    WHERE k.owner = p_member ORDER BY e.id DESC LIMIT 100;
 END $$;
 -- +goose StatementEnd
