@@ -34,7 +34,7 @@ type program struct {
 // a line here.
 func (p program) commands() []*cobra.Command {
 	return []*cobra.Command{
-		p.serve(), p.scheduler(), p.guard(),
+		p.serve(), p.scheduler(), p.guard(), p.worker(), p.effect(),
 		p.migrate(), p.keys(), p.gate(), p.fsck(),
 		p.admin(), p.offer(), p.task(), p.runs(), p.finding(), p.decision(), p.notice(), p.readiness(),
 		p.demo(), p.dev(), p.bench(), p.version(), p.devIssuer(), p.devIDP(), p.devNATS(), p.demoWorker(),
@@ -71,6 +71,9 @@ const maxLine = 600
 
 // codeOf tells a misconfiguration, which only a person can mend, from the rest.
 func codeOf(err error) int {
+	if e, ok := errors.AsType[*exitError](err); ok {
+		return e.code
+	}
 	var wrong *config.Error
 	var material *keys.MaterialError
 	if errors.As(err, &wrong) || errors.As(err, &material) || errors.Is(err, pg.ErrUnsuitable) {
