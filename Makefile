@@ -8,7 +8,7 @@ GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@latest
 SOURCES     := $(shell find . -name '*.go' -o -name '*.sql' -o -name '*.tmpl' | grep -v '^./build/') go.mod go.sum
 
-.PHONY: build demo dev test history-long conformance mutants bench closing closing-long lint vuln fuzz clean
+.PHONY: build demo dev test history-long conformance interop mutants bench closing closing-long lint vuln fuzz clean
 
 build: bin/nightwarrant
 
@@ -42,6 +42,11 @@ KILLS ?= 170
 conformance:
 	@scripts/ensure-postgres.sh
 	NIGHTWARRANT_GUARDTEST_KILLS=$(KILLS) $(GO) test ./guards/... -run Conformance -count=1 -timeout 12h -v
+
+# Clients that we did not write, against a fresh stack: a table client × step. Node 20 and npm's registry for those of npm, python3-cryptography for Python's.
+interop:
+	@scripts/ensure-postgres.sh
+	@$(GO) test ./test/interop -count=1 -timeout 15m -v
 
 # Each bug that was found before is planted once more; the suite must catch every one.
 mutants:

@@ -274,6 +274,7 @@ func TestManyCallersShareOneClient(t *testing.T) {
 func FuzzRefusal(f *testing.F) {
 	f.Add(409, "application/problem+json", `{"code":"fence_stale","retry_after_ms":5}`)
 	f.Add(503, "application/problem+json", `{"code":1}`)
+	f.Add(400, "application/json", `{"code":"use_dpop_nonce"}`)
 	f.Add(502, "text/html", "<html>")
 	f.Add(400, "application/problem+json", `{"code":"use_dpop_nonce","code":"internal"}`)
 	f.Fuzz(func(t *testing.T, status int, mediaType, body string) {

@@ -30,12 +30,12 @@ func Refused(err error, codes ...api.Code) bool {
 	return ok && slices.Contains(codes, refusal.Code)
 }
 
-// refusalOf reads a problem document. Its text is never repeated, only its code and its waiting time; a code that is
+// refusalOf reads a problem document, which token endpoints call JSON (RFC 6749 §5.2). Its text is never repeated, only its code and its waiting time; a code that is
 // not known here says nothing about what happened.
 func refusalOf(resp *http.Response, body []byte) error {
 	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	var p api.Problem
-	if mediaType != "application/problem+json" || json.Unmarshal(body, &p) != nil || !known(p.Code) {
+	if mediaType != "application/problem+json" && mediaType != "application/json" || json.Unmarshal(body, &p) != nil || !known(p.Code) {
 		return fmt.Errorf("%w: status %d without a known refusal", ErrNoAnswer, resp.StatusCode)
 	}
 	return &api.Refusal{Code: p.Code, RetryAfter: wait(resp, p)}

@@ -34,7 +34,7 @@ func (s *Server) answer(w *recorder, r *http.Request, route string, err error) a
 	if wait := refusal.Wait(); wait > 0 {
 		head.Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
 	}
-	head.Set("Content-Type", "application/problem+json")
+	head.Set("Content-Type", mediaOf(route))
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(refusal.Problem(status)) // the caller may be gone; there is nobody else to tell
 	return refusal.Code
@@ -62,6 +62,16 @@ func statusOf(route string, code api.Code) int {
 		}
 	}
 	return code.Status()
+}
+
+// mediaOf is the type of a refusal's body: a problem document, which the token
+// endpoint has to call JSON (RFC 6749 §5.2). Clients of OAuth read nothing else
+// there, not even that they shall use a nonce.
+func mediaOf(route string) string {
+	if route == api.PathToken {
+		return "application/json"
+	}
+	return "application/problem+json"
 }
 
 // challenge is exactly one, spelled DPoP, with error first (dpop-cases I-1).
