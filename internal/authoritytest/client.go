@@ -172,11 +172,28 @@ type Holder struct {
 // Claim claims a run with a new key.
 func (h *House) Claim(run string) *Holder {
 	h.T.Helper()
-	w := &Holder{h: h, Key: h.Key(), Run: run}
-	var out api.TokenResponse
-	h.Into(h.Send(h.Form(w.Key, ClaimForm(run, h.Assertion(WorkerClaim)))), &out)
-	w.Token, w.State = capability.Token(out.AccessToken), *out.Run
+	w, a := h.claim(run)
+	h.Into(a, nil)
 	return w
+}
+
+// TryClaim is Claim where it may not be possible.
+func (h *House) TryClaim(run string) (*Holder, bool) {
+	h.T.Helper()
+	w, a := h.claim(run)
+	return w, a.Status == http.StatusOK
+}
+
+func (h *House) claim(run string) (*Holder, Answer) {
+	h.T.Helper()
+	w := &Holder{h: h, Key: h.Key(), Run: run}
+	a := h.Send(h.Form(w.Key, ClaimForm(run, h.Assertion(WorkerClaim))))
+	if a.Status == http.StatusOK {
+		var out api.TokenResponse
+		h.Into(a, &out)
+		w.Token, w.State = capability.Token(out.AccessToken), *out.Run
+	}
+	return w, a
 }
 
 // Mint mints an appended row.

@@ -3,6 +3,7 @@ package server_test
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"regexp"
 	"slices"
@@ -51,6 +52,43 @@ func stopped(t *testing.T, h *authoritytest.House, ceiling string, send func() a
 	assert.Equal(t, before, consumed(), "a refused mint has consumed something")
 }
 
+// newMonth lets all that was reserved so far be of long ago.
+func newMonth(h *authoritytest.House) {
+	h.T.Helper()
+	h.Exec(`ALTER TABLE nw.ledgers DISABLE TRIGGER USER`)
+	h.Exec(`UPDATE nw.ledgers SET day = '-infinity', month = '-infinity', today = 0, monthly = 0`)
+	h.Exec(`ALTER TABLE nw.ledgers ENABLE TRIGGER USER`)
+	h.Exec(`ALTER TABLE nw.effects DISABLE TRIGGER USER`)
+	h.Exec(`UPDATE nw.effects SET reserved_on = '2001-01-01' WHERE reserved_on IS NOT NULL`)
+	h.Exec(`ALTER TABLE nw.effects ENABLE TRIGGER USER`)
+}
+
+// name makes a task's name of what a case is called.
+func name(words ...string) string {
+	return strings.NewReplacer("_", "-", " ", "-", ",", "").Replace(strings.Join(words, "-"))
+}
+
+// windowed are houses, each made once, by the windows of their policy. Cases in one follow each other.
+func windowed[C any](t *testing.T, cases map[string]C, windows func(c C) string, run func(t *testing.T, h *authoritytest.House, name string, c C)) {
+	t.Helper()
+	groups := map[string][]string{}
+	for name, c := range cases {
+		groups[windows(c)] = append(groups[windows(c)], name)
+	}
+	for of, names := range groups {
+		t.Run(of, func(t *testing.T) {
+			t.Parallel()
+			h := spending(t, of)
+			for _, name := range names {
+				t.Run(name, func(t *testing.T) {
+					newMonth(h)
+					run(t, h, name, cases[name])
+				})
+			}
+		})
+	}
+}
+
 func settled(t *testing.T, h *authoritytest.House, w *authoritytest.Holder, result string) (r api.Receipt) {
 	t.Helper()
 	h.Into(w.Settle(result), &r)
@@ -60,11 +98,12 @@ func settled(t *testing.T, h *authoritytest.House, w *authoritytest.Holder, resu
 // B7, B9: each ceiling refuses by its name, consumes nothing, and the run ends as stopped by a limit whatever its worker says.
 func TestCeilings(t *testing.T) {
 	t.Parallel()
-	for ceiling, c := range map[string]struct {
+	type ceiling struct {
 		limits, windows string
-		used            func(w *authoritytest.Holder) // up to the ceiling
+		used            func(w *authoritytest.Holder) // up to it
 		more            func(w *authoritytest.Holder) authoritytest.Answer
-	}{
+	}
+	windowed(t, map[string]ceiling{
 		"steps": {limits: "effects: 10, steps: 3, spend: 100",
 			used: func(w *authoritytest.Holder) { w.Refunded("a", 1); w.Refunded("a", 1); w.Refunded("b", 1) },
 			more: func(w *authoritytest.Holder) authoritytest.Answer { return w.Refund("a", 1) }},
@@ -99,20 +138,16 @@ func TestCeilings(t *testing.T) {
 		"member_spend_month": {limits: "effects: 10, spend: 100", windows: "member_spend_month: 50",
 			used: func(w *authoritytest.Holder) { w.Refunded("a", 30) },
 			more: func(w *authoritytest.Holder) authoritytest.Answer { return w.Refund("b", 21) }},
-	} {
-		t.Run(ceiling, func(t *testing.T) {
-			t.Parallel()
-			h := spending(t, c.windows)
-			for _, says := range []string{"succeeded", "failed"} {
-				w := refunder(h, "refunds-"+says, c.limits)
-				c.used(w)
-				stopped(t, h, ceiling, func() authoritytest.Answer { return c.more(w) })
-				stopped(t, h, ceiling, func() authoritytest.Answer { return c.more(w) }) // and again
-				assert.Equal(t, "stopped_by_limit", settled(t, h, w, says).State, "whatever its worker says")
-				h.Exec(`SELECT nw.release_reservations(10)`)
-			}
-		})
-	}
+	}, func(c ceiling) string { return c.windows }, func(t *testing.T, h *authoritytest.House, of string, c ceiling) {
+		for _, says := range []string{"succeeded", "failed"} {
+			w := refunder(h, name(of, says), c.limits)
+			c.used(w)
+			stopped(t, h, of, func() authoritytest.Answer { return c.more(w) })
+			stopped(t, h, of, func() authoritytest.Answer { return c.more(w) }) // and again
+			assert.Equal(t, "stopped_by_limit", settled(t, h, w, says).State, "whatever its worker says")
+			h.Exec(`SELECT nw.release_reservations(10)`)
+		}
+	})
 }
 
 // What is known has its share: minting it again needs no more of any ledger, and the outcome of a settled key is told to a run that has nothing left.
@@ -202,7 +237,7 @@ func TestAGrantBoundsOneEffect(t *testing.T) {
 }
 
 // burst is a number of mints at once, each with a key of its own, and says how many were minted. Every other must be refused by that ceiling.
-func burst(t *testing.T, h *authoritytest.House, n int, ceiling string, mint func(n int) authoritytest.Answer) int64 {
+func burst(t *testing.T, n int, ceiling string, mint func(n int) authoritytest.Answer) int64 {
 	t.Helper()
 	var minted atomic.Int64
 	var all sync.WaitGroup
@@ -231,6 +266,7 @@ func burst(t *testing.T, h *authoritytest.House, n int, ceiling string, mint fun
 // B9: 64 parallel mints against a budget of ten give exactly ten, whichever budget it is.
 func TestParallelMints(t *testing.T) {
 	t.Parallel()
+	h := spending(t, "")
 	for ceiling, limits := range map[string]string{
 		"effects":       "effects: 10, spend: 1000",
 		"spend":         "effects: 100, spend: 10",
@@ -241,12 +277,11 @@ func TestParallelMints(t *testing.T) {
 		"spend_month":   "effects: 100, spend: 1000, spend_month: 10",
 	} {
 		t.Run(ceiling, func(t *testing.T) {
-			t.Parallel()
-			h := spending(t, "")
-			w := refunder(h, "refunds", limits)
-			got := burst(t, h, 64, ceiling, func(n int) authoritytest.Answer { return w.Refund(fmt.Sprintf("k%d", n), 1) })
+			newMonth(h)
+			w := refunder(h, name(ceiling), limits)
+			got := burst(t, 64, ceiling, func(n int) authoritytest.Answer { return w.Refund(fmt.Sprintf("k%d", n), 1) })
 			assert.EqualValues(t, 10, got)
-			assert.EqualValues(t, 10, h.Count(`SELECT count(*) FROM nw.effects`))
+			assert.EqualValues(t, 10, h.Count(`SELECT count(*) FROM nw.effects WHERE run_id = (SELECT id FROM nw.runs WHERE live)`))
 			assert.EqualValues(t, 30, h.Count(`SELECT sum(today) FROM nw.ledgers`), "ten in each of the three ledgers")
 			assert.Equal(t, "stopped_by_limit", settled(t, h, w, "succeeded").State)
 		})
@@ -261,7 +296,7 @@ func TestAMembersWindowIsShared(t *testing.T) {
 			t.Parallel()
 			h := spending(t, ceiling+": 10")
 			runs := []*authoritytest.Holder{refunder(h, "first", "effects: 100, spend: 1000"), refunder(h, "second", "effects: 100, spend: 1000")}
-			got := burst(t, h, 64, ceiling, func(n int) authoritytest.Answer { return runs[n%2].Refund(fmt.Sprintf("k%d", n), 1) })
+			got := burst(t, 64, ceiling, func(n int) authoritytest.Answer { return runs[n%2].Refund(fmt.Sprintf("k%d", n), 1) })
 			assert.EqualValues(t, 10, got)
 			assert.EqualValues(t, 10, h.Count(`SELECT max(today) FROM nw.ledgers WHERE octet_length(holder) = 32`))
 			assert.EqualValues(t, 20, h.Count(`SELECT sum(today) FROM nw.ledgers WHERE octet_length(unit) = 32`))
@@ -297,11 +332,12 @@ func TestNoLedgerNoMoney(t *testing.T) {
 func TestWhatWasSpentIsCharged(t *testing.T) {
 	t.Parallel()
 	n := func(v int64) *int64 { return &v }
-	for name, c := range map[string]struct {
+	type cost struct {
 		outcome string
 		spent   *int64
 		left    int64 // of 100, after 40 were reserved
-	}{
+	}
+	windowed(t, map[string]cost{
 		"all, when nothing is said":          {api.Committed, nil, 60},
 		"less":                               {api.Committed, n(25), 75},
 		"nothing":                            {api.Committed, n(0), 100},
@@ -312,26 +348,22 @@ func TestWhatWasSpentIsCharged(t *testing.T) {
 		"all, though less is said":           {api.Ambiguous, n(5), 60},
 		"more, though nobody knows":          {api.Ambiguous, n(90), 10},
 		"more than there was, which it owes": {api.Committed, n(130), 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := spending(t, "member_spend_day: 100, member_spend_month: 100")
-			w, g := refunder(h, "refunds", "effects: 10, spend: 100, spend_day: 100, spend_month: 100"), h.PaymentsGuard()
-			minted := w.Refunded("a", 40)
-			assert.EqualValues(t, 60, minted.Left.Spend)
-			h.Into(g.Report(api.SettleEffectRequest{Effect: minted.Effect, Attempt: g.Take(w, minted), Outcome: c.outcome, Spent: c.spent}), nil)
-			if c.outcome == api.Ambiguous { // its run has ended; the member's other tasks go on
-				w = refunder(h, "other", "effects: 10, spend: 100")
-			}
-			if c.left < 100 {
-				stopped(t, h, map[bool]string{true: "member_spend_day", false: "spend"}[c.outcome == api.Ambiguous], func() authoritytest.Answer { return w.Refund("b", c.left+1) })
-			}
-			assert.Equal(t, c.left, w.Refunded("free", 0).Left.Spend)
-			if c.left > 0 {
-				assert.Zero(t, w.Refunded("b", c.left).Left.Spend)
-			}
-		})
-	}
+	}, func(cost) string { return "member_spend_day: 100, member_spend_month: 100" }, func(t *testing.T, h *authoritytest.House, of string, c cost) {
+		w, g := refunder(h, name(of), "effects: 10, spend: 100, spend_day: 100, spend_month: 100"), h.PaymentsGuard()
+		minted := w.Refunded("a", 40)
+		assert.EqualValues(t, 60, minted.Left.Spend)
+		h.Into(g.Report(api.SettleEffectRequest{Effect: minted.Effect, Attempt: g.Take(w, minted), Outcome: c.outcome, Spent: c.spent}), nil)
+		if c.outcome == api.Ambiguous { // its run has ended; the member's other tasks go on
+			w = refunder(h, name(of, "other"), "effects: 10, spend: 100")
+		}
+		if c.left < 100 {
+			stopped(t, h, map[bool]string{true: "member_spend_day", false: "spend"}[c.outcome == api.Ambiguous], func() authoritytest.Answer { return w.Refund("b", c.left+1) })
+		}
+		assert.Equal(t, c.left, w.Refunded("free", 0).Left.Spend)
+		if c.left > 0 {
+			assert.Zero(t, w.Refunded("b", c.left).Left.Spend)
+		}
+	})
 }
 
 // What a guard says of the cost is checked: no negative sum, none beyond bounds, none of an effect that costs nothing.
@@ -419,33 +451,30 @@ func TestALostLeaseKeepsItsReservations(t *testing.T) {
 // Days and months are UTC's: what was used in an earlier one does not count, and is not taken out of the present one when it is given back.
 func TestDaysAndMonthsRollOver(t *testing.T) {
 	t.Parallel()
-	for ceiling, c := range map[string]struct {
+	type window struct {
 		limits, windows, ago string // what fills it, and when
-	}{
+	}
+	windowed(t, map[string]window{
 		"effects_day":        {"effects_day: 2", "", "1 day"},
 		"spend_day":          {"spend_day: 20", "", "1 day"},
 		"member_spend_day":   {"effects_month: 90", "member_spend_day: 20", "1 day"},
 		"effects_month":      {"effects_month: 2", "", "32 days"},
 		"spend_month":        {"spend_month: 20", "", "32 days"},
 		"member_spend_month": {"effects_month: 90", "member_spend_month: 20", "32 days"},
-	} {
-		t.Run(ceiling, func(t *testing.T) {
-			t.Parallel()
-			h := spending(t, c.windows)
-			w, g := refunder(h, "refunds", "effects: 10, spend: 100, "+c.limits), h.PaymentsGuard()
-			old := w.Refunded("a", 10)
-			attempt := g.Take(w, old)
-			w.Refunded("b", 10)
-			stopped(t, h, ceiling, func() authoritytest.Answer { return w.Refund("c", 1) })
-			earlier(h, c.ago)
-			w.Refunded("c", 5)
-			spent := int64(3)
-			h.Into(g.Report(api.SettleEffectRequest{Effect: old.Effect, Attempt: attempt, Outcome: api.Committed, Spent: &spent}), nil)
-			assert.EqualValues(t, 5, h.Count(`SELECT min(today) FROM nw.ledgers WHERE octet_length(unit) = 32`), "it is a day's own that is given back to it")
-			w.Refunded("d", 15)
-			stopped(t, h, ceiling, func() authoritytest.Answer { return w.Refund("e", 1) })
-		})
-	}
+	}, func(c window) string { return c.windows }, func(t *testing.T, h *authoritytest.House, of string, c window) {
+		w, g := refunder(h, name(of), "effects: 10, spend: 100, "+c.limits), h.PaymentsGuard()
+		old := w.Refunded("a", 10)
+		attempt := g.Take(w, old)
+		w.Refunded("b", 10)
+		stopped(t, h, of, func() authoritytest.Answer { return w.Refund("c", 1) })
+		earlier(h, c.ago)
+		w.Refunded("c", 5)
+		spent := int64(3)
+		h.Into(g.Report(api.SettleEffectRequest{Effect: old.Effect, Attempt: attempt, Outcome: api.Committed, Spent: &spent}), nil)
+		assert.EqualValues(t, 5, h.Count(`SELECT today FROM nw.ledgers WHERE octet_length(holder) = 32`), "it is a day's own that is given back to it")
+		w.Refunded("d", 15)
+		stopped(t, h, of, func() authoritytest.Answer { return w.Refund("e", 1) })
+	})
 }
 
 // earlier moves all that was reserved so far, in ledgers and effects alike.
@@ -453,10 +482,10 @@ func earlier(h *authoritytest.House, ago string) {
 	h.T.Helper()
 	h.Exec(`ALTER TABLE nw.ledgers DISABLE TRIGGER USER`)
 	h.Exec(`UPDATE nw.ledgers SET day = (day - $1::interval)::date, month = date_trunc('month', day - $1::interval)::date WHERE day > '-infinity'`, ago)
-	h.Exec(`UPDATE nw.ledgers y SET monthly = (SELECT CASE WHEN y.unit = '' THEN count(*) ELSE sum(coalesce(spent, amount)) END FROM nw.effects) WHERE day > '-infinity'`)
+	h.Exec(`UPDATE nw.ledgers y SET monthly = (SELECT CASE WHEN y.unit = '' THEN count(*) ELSE sum(coalesce(spent, amount)) END FROM nw.effects WHERE reserved_on > '2001-01-01') WHERE day > '-infinity'`)
 	h.Exec(`ALTER TABLE nw.ledgers ENABLE TRIGGER USER`)
 	h.Exec(`ALTER TABLE nw.effects DISABLE TRIGGER USER`)
-	h.Exec(`UPDATE nw.effects SET reserved_on = (reserved_on - $1::interval)::date`, ago)
+	h.Exec(`UPDATE nw.effects SET reserved_on = (reserved_on - $1::interval)::date WHERE reserved_on > '2001-01-01'`, ago)
 	h.Exec(`ALTER TABLE nw.effects ENABLE TRIGGER USER`)
 }
 
@@ -555,14 +584,11 @@ func TestLedgersAreSums(t *testing.T) {
 	var member int64
 	round := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		round++
+		if round++; round > 15 { // each is a hundred requests
+			return
+		}
 		task := h.Consent(h.RefundTask(fmt.Sprintf("task-%d", round), fmt.Sprintf("effects: %d, steps: %d, spend: %d, spend_day: %d", effects, steps, spend, spendDay)))
-		h.Exec(`ALTER TABLE nw.ledgers DISABLE TRIGGER USER`) // a new day, for all of it
-		h.Exec(`UPDATE nw.ledgers SET day = '-infinity', month = '-infinity', today = 0, monthly = 0`)
-		h.Exec(`ALTER TABLE nw.ledgers ENABLE TRIGGER USER`)
-		h.Exec(`ALTER TABLE nw.effects DISABLE TRIGGER USER`)
-		h.Exec(`UPDATE nw.effects SET reserved_on = '2001-01-01' WHERE reserved_on IS NOT NULL`)
-		h.Exec(`ALTER TABLE nw.effects ENABLE TRIGGER USER`)
+		newMonth(h)
 		member = 0
 		var today int64
 		for range rapid.IntRange(1, 3).Draw(rt, "runs") {
@@ -616,4 +642,101 @@ func TestLedgersAreSums(t *testing.T) {
 		}
 		h.Person(authoritytest.MemberName).JSON("POST", api.PathTasks+"/"+task+"/revoke", nil, nil) //nolint:errcheck // the next round has its own
 	})
+}
+
+// What was used in a day is used, whatever is agreed afterwards: another revision or another consent begins with the same ledgers.
+func TestANewConsentKeepsTheLedgers(t *testing.T) {
+	t.Parallel()
+	h := spending(t, "member_spend_day: 30")
+	yaml := h.RefundTask("refunds", "effects: 10, spend: 100, effects_day: 2, spend_day: 20")
+	w, g := h.Claim(h.Plan(h.Consent(yaml))), h.PaymentsGuard()
+	g.Done(w, w.Refunded("a", 15), 15)
+	for revision := 2; revision <= 3; revision++ {
+		w = h.Claim(h.Plan(h.Consent(strings.Replace(yaml, "\nrevision: 1\n", fmt.Sprintf("\nrevision: %d\n", revision), 1))))
+		assert.Equal(t, []int64{1, 5}, []int64{w.State.Left.Effects, w.State.Left.Spend})
+		stopped(t, h, "spend_day", func() authoritytest.Answer { return w.Refund("b", 6) })
+	}
+	w = refunder(h, "another", "effects: 10, spend: 100")
+	stopped(t, h, "member_spend_day", func() authoritytest.Answer { return w.Refund("a", 16) })
+}
+
+// Everything that touches a ledger at once, in lanes of one member: minting, settling for less and for more and for nobody knows what, lost leases, and what
+// ended runs give back. At the end every ledger is the sum of its effects; House.Sound holds that.
+func TestLedgersUnderRaces(t *testing.T) {
+	t.Parallel()
+	h := spending(t, "member_spend_day: 400")
+	g := h.PaymentsGuard()
+	var tasks []string
+	for lane := range 3 {
+		tasks = append(tasks, h.Consent(h.RefundTask(fmt.Sprintf("lane-%d", lane), "effects: 50, spend: 200, spend_day: 300, effects_day: 100")))
+	}
+	var lanes sync.WaitGroup
+	for _, task := range tasks {
+		lanes.Go(func() {
+			for range 3 {
+				unruly(t, h, task, g)
+			}
+		})
+	}
+	lanes.Wait()
+	h.Exec(`SELECT nw.release_reservations(1000)`)
+	assert.Zero(t, h.Count(`SELECT count(*) FROM nw.effects WHERE state = 'lapsed' AND reserved_on IS NOT NULL`))
+	assert.Equal(t, h.Count(`SELECT coalesce(sum(spent), 0) FROM nw.effects`), h.Count(`SELECT today FROM nw.ledgers WHERE octet_length(holder) = 32`))
+	assert.Positive(t, h.Count(`SELECT count(*) FROM nw.effects WHERE state = 'committed'`))
+}
+
+// unruly is a run of which several workers' steps are under way at once, and which may lose its lease on the way.
+func unruly(t *testing.T, h *authoritytest.House, task string, g *authoritytest.Guard) {
+	t.Helper()
+	run := h.Plan(task)
+	w, claimed := h.TryClaim(run)
+	for !claimed { // nothing happened
+		w, claimed = h.TryClaim(run)
+	}
+	var steps sync.WaitGroup
+	for n := range 3 {
+		steps.Go(func() {
+			for step := range 3 {
+				a := w.Refund(fmt.Sprintf("k%dx%d", n, step), rand.Int64N(40))
+				if a.Status != http.StatusOK { // a ceiling, a lost lease, an end: all the same here
+					continue
+				}
+				var minted api.TokenResponse
+				h.Into(a, &minted)
+				switch rand.IntN(10) {
+				case 0: // never comes to a guard
+				case 1: // and the hold is over
+					h.Exec(`UPDATE nw.runs SET lease_until = clock_timestamp() WHERE ref = $1 AND state = 'claimed'`, authoritytest.Raw(run))
+				case 2: // the scheduler comes by
+					h.Exec(`SELECT nw.reap(r.run) FROM nw.reapable(10) r`)
+					h.Exec(`SELECT nw.release_reservations(3)`)
+				default:
+					attempt, taken := g.TryTake(w, minted)
+					if !taken {
+						continue
+					}
+					spent := rand.Int64N(60)
+					settlement := api.SettleEffectRequest{Effect: minted.Effect, Attempt: attempt, Outcome: []string{api.Committed, api.Committed, api.NotApplied, api.Ambiguous}[rand.IntN(4)]}
+					if minted.Details[0].Amount > 0 && rand.IntN(2) == 0 {
+						settlement.Spent = &spent
+					}
+					for g.Report(settlement).Status == http.StatusServiceUnavailable {
+						continue // the same again: it is settled once
+					}
+				}
+			}
+		})
+	}
+	steps.Wait()
+	for h.Count(`SELECT count(*) FROM nw.runs WHERE ref = $1 AND live`, authoritytest.Raw(run)) > 0 {
+		h.Exec(`UPDATE nw.runs SET lease_until = clock_timestamp() WHERE ref = $1 AND state = 'claimed'`, authoritytest.Raw(run))
+		if w, claimed := h.TryClaim(run); claimed {
+			w.Settle("succeeded")
+		}
+	}
+	for _, e := range waiting(t, h, authoritytest.MemberName) {
+		if e.Finding == "" && e.Task == task {
+			assert.NoError(t, find(h, authoritytest.MemberName, e.Effect, "unknown"))
+		}
+	}
 }
