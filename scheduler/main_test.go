@@ -152,6 +152,32 @@ func patient(t testing.TB, w *fixture.World) {
 	}
 }
 
+// keepOpen opens the gate again whenever a replica has closed it: on a busy
+// machine a probe may be late.
+func keepOpen(t testing.TB, w *fixture.World) {
+	t.Helper()
+	w.OpenGate(t)
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for tick := time.NewTicker(100 * time.Millisecond); ; {
+			select {
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			case <-tick.C:
+				_, _ = w.Owner.Exec(ctx, `UPDATE nw.readiness_decision SET state = 'open', epoch = epoch + 1, sequence = sequence + 1, reason = 'good', since = clock_timestamp(),
+					valid_until = clock_timestamp() + interval '1 hour' WHERE state = 'closed'`) // else in a moment
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-done
+	})
+}
+
 // watch looks at a world's database as the superuser, who sees what others wait for.
 func watch(t testing.TB, w *fixture.World) *pgxpool.Pool {
 	t.Helper()

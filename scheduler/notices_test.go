@@ -487,6 +487,7 @@ var notTold = map[string]struct {
 	story              func(testing.TB, *hall) string
 }{
 	"a card that is told although it is over": {"untell_card", `DELETE FROM notices WHERE`, `DELETE FROM notices WHERE false AND`, toldInVain},
+	"a consent that ended and is told of":     {"untell_consent", `DELETE FROM notices WHERE`, `DELETE FROM notices WHERE false AND`, toldOfARevokedOne},
 	"a reminder at the wrong half":            {"tell_card", `/ 2)`, `* 2)`, notReminded},
 	"a reminder that is forgotten":            {"tell_card", `x.kind = 'asked' OR`, `x.kind = 'asked' AND`, notReminded},
 	"a notice that is handed out once":        {"take_notices", `interval '1 minute')`, `interval '1 minute') + interval '1 year'`, notAgain},
@@ -499,6 +500,13 @@ func toldInVain(t testing.TB, h *hall) string {
 	c := h.ask(t, fixture.TaskOptions{})
 	c.lane.Decide(t, "approve", c.ref, c.effect).OK(t, h.Owner)
 	return said(len(h.tell(t)) > 0, "an owner is asked about what was answered")
+}
+
+func toldOfARevokedOne(t testing.TB, h *hall) string {
+	k := h.Task(t, fixture.TaskOptions{})
+	h.Revoke(k).OK(t, h.Owner)
+	h.later(t, 23*time.Hour)
+	return said(len(h.tell(t)) > 0, "a member is told that a consent which they took back is about to end")
 }
 
 func notReminded(t testing.TB, h *hall) string {

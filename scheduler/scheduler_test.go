@@ -45,7 +45,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 func TestRun(t *testing.T) {
 	t.Parallel()
 	w, b := fixture.New(t), newNATS(t)
-	w.OpenGate(t)
+	keepOpen(t, w)
 	ctx, cancel := context.WithCancel(within(t))
 	defer cancel()
 	done := make(chan error, 2)
@@ -106,9 +106,17 @@ func TestNudge(t *testing.T) {
 	ctx, cancel := context.WithCancel(within(t))
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
-	<-probes
-	s.Nudge()
-	<-probes
+	for range 2 { // the next tick is an hour away
+		require.Eventually(t, func() bool {
+			s.Nudge()
+			select {
+			case <-probes:
+				return true
+			default:
+				return false
+			}
+		}, testWithin, 10*time.Millisecond)
+	}
 	cancel()
 	require.NoError(t, <-done)
 }
