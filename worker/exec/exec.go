@@ -85,6 +85,7 @@ type Runner struct {
 	busy    sync.Mutex // one run at a time
 	mu      sync.Mutex
 	parked  *job
+	resumed chan struct{} // closed when that command is not kept any longer
 	closing chan struct{}
 	close   sync.Once
 	watched sync.WaitGroup
@@ -163,6 +164,7 @@ func (r *Runner) awaitOpen(ctx context.Context) error {
 // take is the blocked command of this run, or a new one.
 func (r *Runner) take(h Hold) (*job, error) {
 	if j := r.unpark(h.Reference()); j != nil {
+		r.watched.Wait() // from here on it is watched by attend
 		return j, nil
 	}
 	return r.begin(h)
@@ -214,12 +216,13 @@ func (r *Runner) lost(cause error, j *job) error {
 // park keeps a command until its run comes back, its deadline passes, or the gate or this runner closes.
 func (r *Runner) park(j *job) {
 	r.mu.Lock()
-	r.parked = j
+	r.parked, r.resumed = j, make(chan struct{})
+	resumed := r.resumed
 	r.mu.Unlock()
-	r.watched.Go(func() { r.watch(j) })
+	r.watched.Go(func() { r.watch(j, resumed) })
 }
 
-func (r *Runner) watch(j *job) {
+func (r *Runner) watch(j *job, resumed chan struct{}) {
 	tick := time.NewTicker(gateEvery)
 	defer tick.Stop()
 	deadline := time.NewTimer(j.left())
@@ -227,7 +230,7 @@ func (r *Runner) watch(j *job) {
 	for {
 		var why error
 		select {
-		case <-j.resumed:
+		case <-resumed:
 			return
 		case <-j.process.exited:
 			why = errors.New("it ended while its call was blocked")
@@ -258,8 +261,7 @@ func (r *Runner) unpark(reference string) *job {
 		return nil
 	}
 	r.parked = nil
-	close(j.resumed)
-	j.resumed = make(chan struct{})
+	close(r.resumed)
 	return j
 }
 

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	osexec "os/exec"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -246,4 +248,29 @@ func TestOthersGoBackWhileACommandIsBlocked(t *testing.T) {
 	close(queue)
 	_, err = s.runner.Source(queue).Pull(t.Context())
 	assert.Error(t, err)
+}
+
+// A worker that dies takes its command with it, and nobody answers at the socket any more; the next one begins again under a higher fence.
+func TestTheWorkerDies(t *testing.T) {
+	dir, err := os.MkdirTemp("", "nw")
+	require.NoError(t, err)
+	defer os.RemoveAll(dir) //nolint:errcheck // a test's
+	s := &stage{t: t, dir: dir, log: &text{}}
+	binary, err := os.Executable()
+	require.NoError(t, err)
+	host := osexec.Command(binary, "host", dir) //nolint:noctx // it is killed
+	require.NoError(t, host.Start())
+	path := s.written("path")
+	s.written("self")
+	require.NoError(t, host.Process.Kill())
+	require.Error(t, host.Wait())
+	require.Eventually(t, func() bool { return !alive(s.written("self")) }, within, 5*time.Millisecond)
+	var left Left
+	assert.Error(t, Ask(t.Context(), path, "/progress", Progress{}, &left))
+}
+
+func alive(text string) bool {
+	pid, err := strconv.Atoi(text)
+	s, ok := statOf(pid)
+	return err == nil && ok && !s.ended
 }

@@ -30,7 +30,6 @@ type job struct {
 	process   *process
 	socket    *socket
 	output    *output
-	resumed   chan struct{} // closed when a blocked command is not kept any longer; guarded by the runner
 
 	started   chan struct{} // closed when process is set
 	strangers sync.Once
@@ -61,7 +60,7 @@ func (j *job) note(p Progress) {
 // begin starts the command for a hold.
 func (r *Runner) begin(h Hold) (j *job, err error) {
 	j = &job{runner: r, log: r.log.With("run", h.Reference(), "fence", h.Fence()), reference: h.Reference(), fence: h.Fence(),
-		began: r.config.Now(), resumed: make(chan struct{}), changed: make(chan struct{}), started: make(chan struct{})}
+		began: r.config.Now(), changed: make(chan struct{}), started: make(chan struct{})}
 	if j.socket, err = openSocket(r.config.SocketDir, r.config.As); err != nil {
 		return nil, err
 	}

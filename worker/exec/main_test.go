@@ -27,7 +27,20 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "ask" {
 		os.Exit(asks(os.Args[2]))
 	}
+	if len(os.Args) > 2 && os.Args[1] == "host" {
+		hosts(os.Args[2])
+	}
 	goleak.VerifyTestMain(m)
+}
+
+// hosts is a worker's process with one run, for tests in which it dies.
+func hosts(dir string) {
+	r, err := New(Config{Command: []string{"/bin/sh", "-c", "trap '' TERM\necho $NIGHTWARRANT_SOCKET > " + dir + "/path\necho $$ > " + dir + "/self\nwhile :; do sleep 1; done"}, SocketDir: dir, OutputDir: dir})
+	if err == nil {
+		err = r.handle(context.Background(), &hold{reference: "run", fence: 1, deadline: time.Hour})
+	}
+	fmt.Println(err)
+	os.Exit(1)
 }
 
 func asks(key string) int {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	osexec "os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -38,12 +39,8 @@ func start(cmd *osexec.Cmd, as *Credential) (*process, error) {
 		return nil, err
 	}
 	p := &process{cmd: cmd, uid: uint32(os.Geteuid()), before: map[int]bool{}, exited: make(chan struct{})} //nolint:gosec // an account's number
-	table, err := processes()
-	if err != nil {
+	if err := p.remember(); err != nil {
 		return nil, err
-	}
-	for pid, s := range table {
-		p.before[pid] = s.parent == os.Getpid()
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	if as != nil {
@@ -60,6 +57,27 @@ func start(cmd *osexec.Cmd, as *Credential) (*process, error) {
 		}
 	}()
 	return p, nil
+}
+
+// remember notes the children that there are. The kernel lists them by the thread that made them, where it was built to.
+func (p *process) remember() error {
+	lists, _ := filepath.Glob("/proc/self/task/*/children") // the pattern is one
+	for _, list := range lists {
+		text, _ := os.ReadFile(list) // a thread may have ended: its children are another's then
+		for field := range strings.FieldsSeq(string(text)) {
+			if pid, err := strconv.Atoi(field); err == nil {
+				p.before[pid] = true
+			}
+		}
+	}
+	if len(lists) > 0 {
+		return nil
+	}
+	table, err := processes()
+	for pid, s := range table {
+		p.before[pid] = s.parent == os.Getpid()
+	}
+	return err
 }
 
 // startWithoutPrivileges forks on a thread that can gain none (PR_SET_NO_NEW_PRIVS), which the command inherits: a

@@ -23,14 +23,17 @@ import (
 )
 
 // bare is a job without a command: whoever connects is its peer.
-func bare(t testing.TB, h Hold) (j *job, path string) {
+func bare(t testing.TB, h Hold, change ...func(*process)) (j *job, path string) {
 	t.Helper()
 	r, err := New(Config{Command: []string{"none"}, SocketDir: "/tmp", OutputDir: "/tmp"})
 	require.NoError(t, err)
-	j = &job{runner: r, log: r.log, reference: h.Reference(), changed: make(chan struct{}), resumed: make(chan struct{}), started: make(chan struct{})}
+	j = &job{runner: r, log: r.log, reference: h.Reference(), changed: make(chan struct{}), started: make(chan struct{})}
 	session, err := unix.Getsid(0)
 	require.NoError(t, err)
 	j.process = &process{pid: session, uid: uint32(os.Geteuid())}
+	for _, f := range change {
+		f(j.process)
+	}
 	close(j.started)
 	j.socket, err = openSocket("/tmp", nil)
 	require.NoError(t, err)
@@ -72,8 +75,7 @@ func TestAStrangerGetsNoAnswer(t *testing.T) {
 		"another account": func(p *process) { p.uid++ },
 	} {
 		h := newHold()
-		j, path := bare(t, h)
-		change(j.process)
+		_, path := bare(t, h, change)
 		_, err := client(t, path).Post("http://run/effects", "application/json", strings.NewReader(`{"key":"a"}`))
 		assert.Error(t, err, name)
 		assert.Empty(t, h.keys(), name)
