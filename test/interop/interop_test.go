@@ -52,33 +52,41 @@ func clients(node, python string) (all []client) {
 		},
 			map[string]string{"validators": noValidator}})
 	}
-	return all
+	return append(all, client{"x/oauth2", goClient, map[string]string{"validators": noValidator}})
 }
 
-// Each client does each step that it can, from metadata to a settled run.
+// The clients and the page share one stack.
 func TestClientsWeDidNotWrite(t *testing.T) {
-	all := clients(packages(t), python(t))
-	if len(all) == 0 {
-		t.Skip("there is no client on this machine")
-	}
+	node, python := packages(t), python(t)
 	h := newHouse(t)
+	t.Run("clients", func(t *testing.T) { h.on(t).all(clients(node, python)) })
+	t.Run("tutorial", func(t *testing.T) {
+		if node == "" {
+			t.Skip("the page needs Node")
+		}
+		newcomerInNode(t, h)
+	})
+	if t.Failed() {
+		t.Log(h.logs())
+	}
+}
+
+// all lets each client do each step that it can, from metadata to a settled run.
+func (h *house) all(clients []client) {
 	table := map[string][]outcome{}
-	for _, c := range all {
-		table[c.name] = c.run(h, h.newcomer(c.name))
+	for _, c := range clients {
+		table[c.name] = c.run(h, h.newcomer(filepath.Base(c.name)))
 		for _, step := range steps {
 			i := slices.IndexFunc(table[c.name], func(o outcome) bool { return o.Step == step })
 			switch {
 			case c.cannot[step] != "":
-				assert.Equal(t, -1, i, "%s can do what it cannot: %s", c.name, step)
-			case assert.GreaterOrEqual(t, i, 0, "%s: nothing came of %s", c.name, step):
-				assert.True(t, table[c.name][i].OK, "%s: %s: %s", c.name, step, table[c.name][i].Note)
+				assert.Equal(h.t, -1, i, "%s can do what it cannot: %s", c.name, step)
+			case assert.GreaterOrEqual(h.t, i, 0, "%s: nothing came of %s", c.name, step):
+				assert.True(h.t, table[c.name][i].OK, "%s: %s: %s", c.name, step, table[c.name][i].Note)
 			}
 		}
 	}
-	fmt.Print(draw(all, table)) // what make interop shows
-	if t.Failed() {
-		t.Log(h.logs())
-	}
+	fmt.Print(draw(clients, table)) // what make interop shows
 }
 
 // draw is the table client × step.

@@ -111,6 +111,13 @@ func newHouse(t *testing.T) *house {
 	return h
 }
 
+// on is the same house for a part of the test.
+func (h *house) on(t *testing.T) *house {
+	one := *h
+	one.t = t
+	return &one
+}
+
 func (h *house) open(ctx context.Context) error { return h.WaitOpen(ctx, 90*time.Second) }
 
 // register applies the product as the operator, and gets ready to project tokens, as its cluster does.
