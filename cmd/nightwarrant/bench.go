@@ -47,7 +47,7 @@ func (p program) measure(ctx context.Context, each time.Duration, asJSON bool) e
 	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // see above
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute+10*each)
+	ctx, cancel := context.WithTimeout(ctx, 6*time.Minute+15*each)
 	defer cancel()
 	result, failed := bench.Run(ctx, demo.Options{Binary: binary, Dir: dir, Env: p.env, Lease: benchLease}, each, p.out)
 	if asJSON && result.Complete() {
