@@ -168,9 +168,10 @@ func (a *Authority) Report(ctx context.Context, c Call, token capability.Token, 
 		return err
 	}
 	row := reportRow{family: document.FamilyCode(family), Report: r, reason: givenReason(r)}
-	ok, ok2, ok3 := true, true, true
+	var ok, ok2 bool
 	row.models, ok = digestsOf(r.Models)
 	row.datasets, ok2 = digestsOf(r.Datasets)
+	ok3 := true
 	if r.Catalogue != "" {
 		row.catalogue, ok3 = decode(r.Catalogue, 32)
 	}

@@ -43,7 +43,7 @@ func openSocket(parent string, owner *Credential) (*socket, error) {
 }
 
 func (s *socket) listen(owner *Credential) (err error) {
-	if s.listener, err = net.Listen("unix", s.path); err != nil {
+	if s.listener, err = (&net.ListenConfig{}).Listen(context.Background(), "unix", s.path); err != nil {
 		return err
 	}
 	if err = os.Chmod(s.path, 0o600); err == nil && owner != nil {
