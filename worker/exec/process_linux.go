@@ -213,7 +213,7 @@ func (p *process) end(grace time.Duration) error {
 		p.signal(tree, syscall.SIGSTOP) // nothing forks while it is listed again
 		p.signal(p.tree(), syscall.SIGKILL)
 		_ = syscall.Kill(-p.pid, syscall.SIGKILL) // the number is ours until the command is reaped
-		time.Sleep(look) //nolint:forbidigo // the kernel tells nobody that the last of a tree has ended
+		time.Sleep(look)                          //nolint:forbidigo // the kernel tells nobody that the last of a tree has ended
 	}
 	if len(tree) > 0 {
 		return fmt.Errorf("%d processes of the command could not be ended", len(tree))
