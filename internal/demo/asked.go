@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority/document"
 	"github.com/nightwarrant/nightwarrant/guards/model"
 	"github.com/nightwarrant/nightwarrant/internal/modelserver"
+	"github.com/nightwarrant/nightwarrant/scheduler/notify"
 	"github.com/nightwarrant/nightwarrant/worker"
 )
 
@@ -236,7 +238,7 @@ func (t teller) asked(ctx context.Context) error {
 	return t.countAsked(ctx)
 }
 
-// card waits for an open card whose run has taken in so many fires.
+// card waits for an open card of which its owner was told, and whose run has taken in so many fires.
 func (t teller) card(ctx context.Context, fires int64) (d api.OwnerDecision, err error) {
 	err = until(ctx, 60*time.Second, "a card", func() (bool, error) {
 		text, err := t.as(ctx, "member", "decision", "list", "--json")
@@ -261,7 +263,8 @@ func (t teller) waits(ctx context.Context, d api.OwnerDecision, fires int64) (bo
 	var coalesced, held int64
 	err := t.one(ctx, `SELECT count(*) FILTER (WHERE s.outcome = 'coalesced'), max((r.holder IS NOT NULL)::int) FROM nw.runs r JOIN nw.slots s ON s.run_id = r.id
 		JOIN nw.decisions d ON d.run_id = r.id WHERE encode(d.ref, 'hex') = $1`, []any{hexRef(d.Decision)}, &coalesced, &held)
-	if err != nil || coalesced < fires {
+	told := slices.ContainsFunc(t.Heard(), func(m notify.Message) bool { return m.Data.Decision == d.Decision })
+	if err != nil || coalesced < fires || !told {
 		return false, err
 	}
 	t.approvals.Coalesced, t.approvals.Workers = max(t.approvals.Coalesced, coalesced), max(t.approvals.Workers, held)
