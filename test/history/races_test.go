@@ -196,6 +196,7 @@ func TestRaceOfAPlantedBug(t *testing.T) {
 		c := newCourse(t)
 		c.Plant(t, "mint", "FROM lanes WHERE task_id = (SELECT runs.task_id FROM runs WHERE ref = p_run) FOR NO KEY UPDATE", "FROM lanes WHERE task_id = (SELECT runs.task_id FROM runs WHERE ref = p_run)")
 		c.Plant(t, "mint", "SELECT runs.* INTO r FROM runs WHERE ref = p_run FOR NO KEY UPDATE", "SELECT runs.* INTO r FROM runs WHERE ref = p_run")
+		c.Plant(t, "mint", "UPDATE runs SET steps_left = runs.steps_left - 1, steps = runs.steps + 1 WHERE id = r.id AND runs.steps_left > 0 AND state = 'claimed' AND fence = p_fence RETURNING runs.* INTO r;", "PERFORM 1;") // which would notice
 		found := false
 		for n := 0; n < 2000 && !found; n++ {
 			c.run(n)
