@@ -87,7 +87,7 @@ func (a *Authority) effectCapability(h capability.Header, run *capability.RunCla
 	if err != nil {
 		return api.TokenResponse{}, err
 	}
-	left := row.left.view(time.Until(row.deadline).Milliseconds())
+	left := row.left.view(row.deadline.Sub(a.Now()).Milliseconds())
 	return a.answer(token, h, api.TokenResponse{Effect: ref, Left: &left, GuardNonce: a.Keys.Nonces().Mint(e.Guard), Details: []api.Detail{{
 		Type: detail.Type, Actions: detail.Actions, Locations: detail.Locations, Identifier: detail.Identifier,
 		ParamsSHA256: detail.ParamsSHA256, Amount: detail.Amount, Currency: detail.Currency}}}), nil
