@@ -32,7 +32,15 @@ func (c *command) Kill() error {
 	return err
 }
 
-func (c *command) Pause() error  { return c.signal(syscall.SIGSTOP) }
+// Pause returns when the process has stopped: a signal that was sent has not yet arrived.
+func (c *command) Pause() error {
+	err := c.signal(syscall.SIGSTOP)
+	if err == nil {
+		c.awaitStop()
+	}
+	return err
+}
+
 func (c *command) Resume() error { return c.signal(syscall.SIGCONT) }
 
 // signal reaches the whole group; one that has ended is no error.

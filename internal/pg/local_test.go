@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -26,9 +27,13 @@ func TestCallWhoseWaitForTheStandbyIsCancelledIsAmbiguous(t *testing.T) {
 		var names string
 		return pool.QueryRow(soon(t), "SELECT current_setting('synchronous_standby_names')").Scan(&names) == nil && names == "nobody"
 	}, 20*time.Second, time.Millisecond)
-	// What makes a commit wait is kept by the checkpointer, which reads its settings before it answers.
-	_, err = super.Exec(soon(t), "CHECKPOINT")
-	require.NoError(t, err)
+	// What makes a commit wait is kept by the checkpointer, which hears of it later than a backend may: until one has waited.
+	waiting := func() int {
+		var n int
+		require.NoError(t, super.QueryRow(soon(t), "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").Scan(&n))
+		return n
+	}
+	until(t, pool, waiting)
 
 	for id, call := range map[int]func(id int) (pg.Outcome, error){
 		1: func(id int) (pg.Outcome, error) { return pg.Call(soon(t), pool, insert, []any{id}, &id) },
@@ -46,12 +51,15 @@ func TestCallWhoseWaitForTheStandbyIsCancelledIsAmbiguous(t *testing.T) {
 			outcome, err := call(id)
 			done <- result{outcome: outcome, err: err}
 		}()
-		require.Eventually(t, func() bool {
-			var n int
-			err := super.QueryRow(soon(t), "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").Scan(&n)
-			return err == nil && n == 1
-		}, 20*time.Second, time.Millisecond)
-		r := <-done
+		var r result
+		for heard := false; !heard; {
+			select {
+			case r = <-done:
+				heard = true
+			default:
+				waiting()
+			}
+		}
 		require.ErrorIs(t, r.err, pg.ErrLocal)
 		assert.Equal(t, pg.Ambiguous, r.outcome)
 		assert.True(t, exists(t, super, id), "it stands there, for now")
@@ -59,4 +67,29 @@ func TestCallWhoseWaitForTheStandbyIsCancelledIsAmbiguous(t *testing.T) {
 	outcome, err := pg.Call(soon(t), pool, "SELECT 1", nil, new(int))
 	require.NoError(t, err, "what was heard is of one call")
 	assert.Equal(t, pg.Committed, outcome)
+}
+
+// until commits until a commit has waited.
+func until(t *testing.T, pool *pgxpool.Pool, waiting func() int) {
+	t.Helper()
+	for id := 100; ; id++ {
+		done := make(chan error, 1)
+		go func() {
+			_, err := pool.Exec(soon(t), "INSERT INTO attempts VALUES ($1)", id)
+			done <- err
+		}()
+		waited, heard := false, false
+		for !heard {
+			select {
+			case err := <-done:
+				require.NoError(t, err)
+				heard = true
+			default:
+				waited = waiting() > 0 || waited
+			}
+		}
+		if waited {
+			return
+		}
+	}
 }
