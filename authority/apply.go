@@ -12,7 +12,6 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
-	"github.com/nightwarrant/nightwarrant/authority/capability"
 	"github.com/nightwarrant/nightwarrant/authority/catalogue"
 	"github.com/nightwarrant/nightwarrant/authority/document"
 	"github.com/nightwarrant/nightwarrant/internal/pg"
@@ -81,9 +80,8 @@ var kinds = map[string]string{
 }
 
 // Apply enters a file of registry documents, all or none. Operators only.
-func (a *Authority) Apply(ctx context.Context, c Call, envelope capability.Token, file []byte) (api.Applied, error) {
-	m, err := a.operator(ctx, c, envelope)
-	if err != nil {
+func (a *Authority) Apply(ctx context.Context, m Actor, file []byte) (api.Applied, error) {
+	if err := m.operating(); err != nil {
 		return api.Applied{}, err
 	}
 	docs, err := document.ParseYAML(file)
@@ -382,7 +380,7 @@ func (a *Authority) taskReference(ctx context.Context, name [32]byte) ([]byte, e
 	return ref, nil
 }
 
-func (a *Authority) apply(ctx context.Context, m member, items []item) (results []string, err error) {
+func (a *Authority) apply(ctx context.Context, m Actor, items []item) (results []string, err error) {
 	if items[0].Requirement != nil {
 		return a.require(ctx, m, items[0])
 	}
@@ -403,7 +401,7 @@ func (a *Authority) apply(ctx context.Context, m member, items []item) (results 
 
 func isRequirement(d document.Document) bool { return d.Head().Kind == document.KindRequirement }
 
-func (a *Authority) require(ctx context.Context, m member, i item) ([]string, error) {
+func (a *Authority) require(ctx context.Context, m Actor, i item) ([]string, error) {
 	text, err := json.Marshal(i)
 	if err != nil {
 		return nil, err
@@ -414,9 +412,8 @@ func (a *Authority) require(ctx context.Context, m member, i item) ([]string, er
 }
 
 // Retire ends a registered revision and what rests on it. Operators only.
-func (a *Authority) Retire(ctx context.Context, c Call, envelope capability.Token, r api.RetireRequest) (api.Retirement, error) {
-	m, err := a.operator(ctx, c, envelope)
-	if err != nil {
+func (a *Authority) Retire(ctx context.Context, m Actor, r api.RetireRequest) (api.Retirement, error) {
+	if err := m.operating(); err != nil {
 		return api.Retirement{}, err
 	}
 	kind, ok := kinds[r.Kind]
@@ -425,7 +422,7 @@ func (a *Authority) Retire(ctx context.Context, c Call, envelope capability.Toke
 	}
 	name := nameDigest(r.Name)
 	var out api.Retirement
-	err = a.call(ctx, "retire", m.regardless(), `SELECT verdict, coalesce(touched, 0) FROM nw.retire($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+	err := a.call(ctx, "retire", m.regardless(), `SELECT verdict, coalesce(touched, 0) FROM nw.retire($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
 		m.args(kind, name[:], r.Revision), nil, &out.Tasks)
 	return out, err
 }

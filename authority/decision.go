@@ -30,11 +30,7 @@ func argumentsOf(e capability.Effect, parameters json.RawMessage) ([]byte, error
 }
 
 // Decisions lists a member's cards; one only when reference is given.
-func (a *Authority) Decisions(ctx context.Context, c Call, envelope capability.Token, reference string) ([]api.OwnerDecision, error) {
-	m, err := a.member(ctx, c, envelope)
-	if err != nil {
-		return nil, err
-	}
+func (a *Authority) Decisions(ctx context.Context, m Actor, reference string) ([]api.OwnerDecision, error) {
 	var one []byte
 	if reference != "" {
 		var ok bool
@@ -78,17 +74,17 @@ func titleOf(body []byte) string {
 
 // Approve is the owner's yes to the exact effect whose digest the answer
 // carries. It needs an open gate.
-func (a *Authority) Approve(ctx context.Context, c Call, envelope capability.Token, reference string, answer api.Answer) error {
-	return a.decide(ctx, c, envelope, reference, answer, `SELECT verdict FROM nw.approve($1, $2, $3, $4, $5, $6, $7, $8)`, a.refuseEarly)
+func (a *Authority) Approve(ctx context.Context, m Actor, reference string, answer api.Answer) error {
+	return a.decide(ctx, m, reference, answer, `SELECT verdict FROM nw.approve($1, $2, $3, $4, $5, $6, $7, $8)`, a.refuseEarly)
 }
 
 // Deny is the owner's no. It is always possible.
-func (a *Authority) Deny(ctx context.Context, c Call, envelope capability.Token, reference string, answer api.Answer) error {
-	return a.decide(ctx, c, envelope, reference, answer, `SELECT verdict FROM nw.deny($1, $2, $3, $4, $5, $6, $7, $8)`, func() error { return nil })
+func (a *Authority) Deny(ctx context.Context, m Actor, reference string, answer api.Answer) error {
+	return a.decide(ctx, m, reference, answer, `SELECT verdict FROM nw.deny($1, $2, $3, $4, $5, $6, $7, $8)`, func() error { return nil })
 }
 
-func (a *Authority) decide(ctx context.Context, c Call, envelope capability.Token, reference string, answer api.Answer, sql string, early func() error) error {
-	m, decision, digest, err := a.answering(ctx, c, envelope, reference, answer, api.DecisionChanged)
+func (a *Authority) decide(ctx context.Context, m Actor, reference string, answer api.Answer, sql string, early func() error) error {
+	decision, digest, err := answering(reference, answer, api.DecisionChanged)
 	if err == nil {
 		err = early()
 	}

@@ -2,6 +2,7 @@ package authority
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -14,18 +15,19 @@ import (
 	"github.com/nightwarrant/nightwarrant/scheduler/timetable"
 )
 
-// member is who asks, with the envelope and the proof that it is theirs.
-type member struct {
+// Actor is who asks, with what proves that the call is theirs. Only FromCall and
+// FromSession make one; the zero value is nobody and is refused by every verb.
+type Actor struct {
 	principal.Principal
 	spent
 }
 
-// Member makes the principal of a call: from its envelope, and from a proof of
-// the key that owns the envelope. An envelope alone authorises nothing (A3).
-func (a *Authority) member(ctx context.Context, c Call, envelope capability.Token) (member, error) {
+// FromCall makes the actor of a call of the API: from its envelope, and from a
+// proof of the key that owns the envelope. An envelope alone authorises nothing (A3).
+func (a *Authority) FromCall(ctx context.Context, c Call, envelope capability.Token) (Actor, error) {
 	who, err := a.Envelopes.FromEnvelope(ctx, envelope.Reveal())
 	if err != nil {
-		return member{}, refusalOf(err)
+		return Actor{}, refusalOf(err)
 	}
 	var holder capability.Thumbprint
 	if named := who.JKT(); named != nil {
@@ -36,34 +38,44 @@ func (a *Authority) member(ctx context.Context, c Call, envelope capability.Toke
 	p, err := a.prove(c, envelope, holder)
 	ref := who.Member()
 	p.payer = payerOf("member", ref[:])
-	return member{who, p}, err
+	return Actor{who, p}, err
 }
 
-func (a *Authority) operator(ctx context.Context, c Call, envelope capability.Token) (member, error) {
-	m, err := a.member(ctx, c, envelope)
-	if err == nil && !m.Operator() {
-		err = api.Refuse(api.Forbidden)
+// FromSession makes the actor of a request that a browser sent in a session of
+// the console. The session stands where a key stands elsewhere: the first one
+// that presents an envelope owns it, so that an envelope without its session
+// authorises nothing either. session is a digest of the browser's cookie.
+func (a *Authority) FromSession(who principal.Principal, session [32]byte) Actor {
+	p := spent{nonceAt: a.Now(), key: canonical.Digest(domainSession, session[:])}
+	_, _ = rand.Read(p.digest[:]) // never fails (crypto/rand)
+	ref := who.Member()
+	p.payer = payerOf("member", ref[:])
+	return Actor{who, p}
+}
+
+const domainSession = "nightwarrant/session/v1"
+
+// operating refuses who is no operator.
+func (m Actor) operating() error {
+	if !m.Operator() {
+		return api.Refuse(api.Forbidden)
 	}
-	return m, err
+	return nil
 }
 
 // args are the first arguments of every verb that a member's envelope opens.
-func (m member) args(more ...any) []any {
+func (m Actor) args(more ...any) []any {
 	ref, envelope := m.Member(), m.Principal.Digest()
 	return append([]any{ref[:], envelope[:], m.Expires(), m.key[:], m.nonceAt, m.digest[:]}, more...)
 }
 
 // present spends the proof of a reading call.
-func (a *Authority) present(ctx context.Context, m member) error {
+func (a *Authority) present(ctx context.Context, m Actor) error {
 	return a.call(ctx, "present", m.spent, `SELECT verdict FROM nw.present($1, $2, $3, $4, $5)`, m.args()[1:], nil)
 }
 
 // Offers lists a member's offers; one only when reference is given.
-func (a *Authority) Offers(ctx context.Context, c Call, envelope capability.Token, reference string) ([]api.Offer, error) {
-	m, err := a.member(ctx, c, envelope)
-	if err != nil {
-		return nil, err
-	}
+func (a *Authority) Offers(ctx context.Context, m Actor, reference string) ([]api.Offer, error) {
 	var one []byte
 	if reference != "" {
 		var ok bool
@@ -197,8 +209,8 @@ func hexCurrency(currency string) *string {
 }
 
 // GiveConsent records a member's yes to the offer whose digest it carries (A1).
-func (a *Authority) GiveConsent(ctx context.Context, c Call, envelope capability.Token, reference string, answer api.Answer) (api.Consent, error) {
-	m, offer, digest, err := a.answering(ctx, c, envelope, reference, answer, api.OfferChanged)
+func (a *Authority) GiveConsent(ctx context.Context, m Actor, reference string, answer api.Answer) (api.Consent, error) {
+	offer, digest, err := answering(reference, answer, api.OfferChanged)
 	if err != nil {
 		return api.Consent{}, err
 	}
@@ -237,8 +249,8 @@ func (a *Authority) GiveConsent(ctx context.Context, c Call, envelope capability
 }
 
 // Decline answers an offer with no.
-func (a *Authority) Decline(ctx context.Context, c Call, envelope capability.Token, reference string, answer api.Answer) error {
-	m, offer, digest, err := a.answering(ctx, c, envelope, reference, answer, api.OfferChanged)
+func (a *Authority) Decline(ctx context.Context, m Actor, reference string, answer api.Answer) error {
+	offer, digest, err := answering(reference, answer, api.OfferChanged)
 	if err != nil {
 		return err
 	}
@@ -246,24 +258,21 @@ func (a *Authority) Decline(ctx context.Context, c Call, envelope capability.Tok
 }
 
 // answering reads a person's answer to something that was shown, by its digest.
-func (a *Authority) answering(ctx context.Context, c Call, envelope capability.Token, reference string, answer api.Answer, changed api.Code) (m member, thing, digest []byte, err error) {
-	if m, err = a.member(ctx, c, envelope); err != nil {
-		return m, nil, nil, err
-	}
+func answering(reference string, answer api.Answer, changed api.Code) (thing, digest []byte, err error) {
 	var ok bool
 	if thing, ok = decode(reference, 16); !ok {
-		return m, nil, nil, api.Refuse(api.NotFound)
+		return nil, nil, api.Refuse(api.NotFound)
 	}
 	if digest, ok = decode(answer.Digest, 32); !ok {
-		return m, nil, nil, api.Refuse(changed)
+		return nil, nil, api.Refuse(changed)
 	}
-	return m, thing, digest, nil
+	return thing, digest, nil
 }
 
 // Revoke ends the consent of a task: its owner's right, and an operator's. It
 // returns when the new epoch is committed.
-func (a *Authority) Revoke(ctx context.Context, c Call, envelope capability.Token, reference string) (api.Epoch, error) {
-	m, task, err := a.about(ctx, c, envelope, reference)
+func (a *Authority) Revoke(ctx context.Context, m Actor, reference string) (api.Epoch, error) {
+	task, err := named(reference)
 	if err != nil {
 		return api.Epoch{}, err
 	}
@@ -275,11 +284,11 @@ func (a *Authority) Revoke(ctx context.Context, c Call, envelope capability.Toke
 }
 
 // CutOff advances a task's epoch and keeps its consent. Operators only.
-func (a *Authority) CutOff(ctx context.Context, c Call, envelope capability.Token, reference string) (api.Epoch, error) {
-	m, task, err := a.about(ctx, c, envelope, reference)
-	if err == nil && !m.Operator() {
-		err = api.Refuse(api.Forbidden)
+func (a *Authority) CutOff(ctx context.Context, m Actor, reference string) (api.Epoch, error) {
+	if err := m.operating(); err != nil {
+		return api.Epoch{}, err
 	}
+	task, err := named(reference)
 	if err != nil {
 		return api.Epoch{}, err
 	}
@@ -289,11 +298,11 @@ func (a *Authority) CutOff(ctx context.Context, c Call, envelope capability.Toke
 }
 
 // Withdraw takes a pre-approved key out of a task's consent (B5). Operators only.
-func (a *Authority) Withdraw(ctx context.Context, c Call, envelope capability.Token, r api.WithdrawRequest) (api.Epoch, error) {
-	m, task, err := a.about(ctx, c, envelope, r.Task)
-	if err == nil && !m.Operator() {
-		err = api.Refuse(api.Forbidden)
+func (a *Authority) Withdraw(ctx context.Context, m Actor, r api.WithdrawRequest) (api.Epoch, error) {
+	if err := m.operating(); err != nil {
+		return api.Epoch{}, err
 	}
+	task, err := named(r.Task)
 	if err != nil {
 		return api.Epoch{}, err
 	}
@@ -308,24 +317,17 @@ func (a *Authority) Withdraw(ctx context.Context, c Call, envelope capability.To
 	return epoch, err
 }
 
-func (a *Authority) about(ctx context.Context, c Call, envelope capability.Token, reference string) (member, []byte, error) {
-	m, err := a.member(ctx, c, envelope)
-	if err != nil {
-		return m, nil, err
-	}
+// named is the reference in a request's path or body. Nobody has another one.
+func named(reference string) ([]byte, error) {
 	ref, ok := decode(reference, 16)
 	if !ok {
-		return m, nil, api.Refuse(api.NotFound)
+		return nil, api.Refuse(api.NotFound)
 	}
-	return m, ref, nil
+	return ref, nil
 }
 
 // Tasks lists a member's tasks, newest first, at most 100.
-func (a *Authority) Tasks(ctx context.Context, c Call, envelope capability.Token) ([]api.Task, error) {
-	m, err := a.member(ctx, c, envelope)
-	if err != nil {
-		return nil, err
-	}
+func (a *Authority) Tasks(ctx context.Context, m Actor) ([]api.Task, error) {
 	if err := a.present(ctx, m); err != nil {
 		return nil, err
 	}
@@ -337,12 +339,8 @@ const maxRuns = 100
 
 // Runs lists a member's runs, newest first; of one task when it is given.
 // cursor is what the page before gave.
-func (a *Authority) Runs(ctx context.Context, c Call, envelope capability.Token, task, cursor string) (api.Page[api.Run], error) {
+func (a *Authority) Runs(ctx context.Context, m Actor, task, cursor string) (api.Page[api.Run], error) {
 	var none api.Page[api.Run]
-	m, err := a.member(ctx, c, envelope)
-	if err != nil {
-		return none, err
-	}
 	var one []byte
 	if task != "" {
 		var ok bool
@@ -361,11 +359,7 @@ func (a *Authority) Runs(ctx context.Context, c Call, envelope capability.Token,
 }
 
 // Ambiguous lists a member's ambiguous effects with what is known of each.
-func (a *Authority) Ambiguous(ctx context.Context, c Call, envelope capability.Token) ([]api.AmbiguousEffect, error) {
-	m, err := a.member(ctx, c, envelope)
-	if err != nil {
-		return nil, err
-	}
+func (a *Authority) Ambiguous(ctx context.Context, m Actor) ([]api.AmbiguousEffect, error) {
 	if err := a.present(ctx, m); err != nil {
 		return nil, err
 	}
@@ -373,8 +367,8 @@ func (a *Authority) Ambiguous(ctx context.Context, c Call, envelope capability.T
 }
 
 // RecordFinding keeps what the owner found out about an ambiguous effect.
-func (a *Authority) RecordFinding(ctx context.Context, c Call, envelope capability.Token, f api.Finding) error {
-	m, effect, err := a.about(ctx, c, envelope, f.Effect)
+func (a *Authority) RecordFinding(ctx context.Context, m Actor, f api.Finding) error {
+	effect, err := named(f.Effect)
 	if err != nil {
 		return err
 	}

@@ -137,7 +137,7 @@ func namesOf(consent, action, resource []byte) (guard, act, res string) {
 	return "", "", ""
 }
 
-func (a *Authority) giveConsent(ctx context.Context, m member, offer, digest []byte, ref [16]byte, t terms) (c api.Consent, err error) {
+func (a *Authority) giveConsent(ctx context.Context, m Actor, offer, digest []byte, ref [16]byte, t terms) (c api.Consent, err error) {
 	text, err := json.Marshal(t)
 	if err != nil {
 		return c, err
