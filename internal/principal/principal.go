@@ -1,6 +1,6 @@
-// Package principal makes principals. FromEnvelope is the only constructor: a
-// member's or an operator's identity comes from the platform envelope and from
-// nothing else (mission B1).
+// Package principal makes principals, in one place: a person's identity comes
+// from the platform envelope and from nothing else (mission B1). A session that
+// was begun with an envelope is resumed through the same constructor.
 package principal
 
 import (
@@ -22,6 +22,7 @@ const domainEnvelope = "nightwarrant/envelope/v1"
 type Principal struct {
 	issuer, subject string
 	operator        bool
+	auditor         bool
 	digest          [32]byte
 	expires         time.Time
 	jkt             *capability.Thumbprint
@@ -49,10 +50,15 @@ func (p Principal) Subject() string { return p.subject }
 // Operator tells whether the configuration names this principal as an operator.
 func (p Principal) Operator() bool { return p.operator }
 
-// Digest names the envelope, for audit and for refusing a replay.
+// Auditor tells whether this principal may read what operators read: whom the
+// configuration names as an auditor, and operators.
+func (p Principal) Auditor() bool { return p.auditor || p.operator }
+
+// Digest names the envelope or the session, for audit and for refusing a replay.
 func (p Principal) Digest() [32]byte { return p.digest }
 
-// Expires is when the envelope is over, by exp or by its maximum age.
+// Expires is when the envelope is over, by exp or by its maximum age; of a
+// session, when that is over at the latest.
 func (p Principal) Expires() time.Time { return p.expires }
 
 // JKT is the key that the envelope names (cnf.jkt); nil when it names none.
@@ -75,7 +81,7 @@ func (p Principal) MarshalJSON() ([]byte, error) {
 	return nil, errors.New("principal: a principal is not marshalled")
 }
 
-// OperatorRef names an operator by issuer and subject, both exact.
+// OperatorRef names an operator or auditor by issuer and subject, both exact.
 type OperatorRef struct{ Issuer, Subject string }
 
 // Config configures Envelopes.
@@ -85,7 +91,9 @@ type Config struct {
 	Audience  string        // the one audience; never our issuer identifier, which workload assertions have
 	Own       string        // our issuer identifier
 	MaxAge    time.Duration // of now − iat; at most 12 h
+	Unique    string        // the claim by which no two envelopes are alike; jti when empty
 	Operators []OperatorRef
+	Auditors  []OperatorRef
 }
 
 // Envelopes verifies platform envelopes. It is safe for concurrent use.
@@ -108,10 +116,13 @@ func New(cfg Config) (*Envelopes, error) {
 	case cfg.MaxAge <= 0 || cfg.MaxAge > maxAge:
 		return nil, errors.New("principal: the envelope's maximum age must be between 0 and 12 h")
 	}
-	for _, o := range cfg.Operators {
+	for _, o := range slices.Concat(cfg.Operators, cfg.Auditors) {
 		if o.Issuer != cfg.Issuer || o.Subject == "" {
-			return nil, errors.New("principal: an operator must be named by the envelope's issuer and a subject")
+			return nil, errors.New("principal: an operator or auditor must be named by the envelope's issuer and a subject")
 		}
+	}
+	if cfg.Unique == "" {
+		cfg.Unique = "jti"
 	}
 	expect := jwks.Expect{Audience: cfg.Audience, MaxLifetime: maxAge, MaxAge: cfg.MaxAge}
 	return &Envelopes{cfg: cfg, expect: expect}, nil
@@ -130,16 +141,40 @@ func (e *Envelopes) FromEnvelope(ctx context.Context, token string) (Principal, 
 	if reason := e.judge(t); reason != "" {
 		return Principal{}, &Refusal{Reason: reason}
 	}
-	p := Principal{
-		issuer: t.Issuer, subject: t.Subject, expires: t.Expires,
-		digest: canonical.Digest(domainEnvelope, []byte(t.Signed)),
-		jkt:    (*capability.Thumbprint)(t.JKT),
+	until := t.Expires
+	if old := t.IssuedAt.Add(e.cfg.MaxAge); old.Before(until) {
+		until = old
 	}
-	if old := t.IssuedAt.Add(e.cfg.MaxAge); old.Before(p.expires) {
-		p.expires = old
+	return e.make(t.Issuer, t.Subject, canonical.Digest(domainEnvelope, []byte(t.Signed)), until, (*capability.Thumbprint)(t.JKT)), nil
+}
+
+// Session is what is kept of a principal whom FromEnvelope has made.
+type Session struct {
+	Issuer, Subject string
+	Digest          [32]byte // names the session, as an envelope's digest names the envelope
+	Expires         time.Time
+}
+
+// Resume returns whom a session was begun for, with the roles that the
+// configuration gives now. Only the store of sessions calls it, with what it has
+// found to be its own. Every error is a *Refusal, and with it comes nobody.
+func (e *Envelopes) Resume(s Session) (Principal, error) {
+	switch {
+	case s.Issuer != e.cfg.Issuer:
+		return Principal{}, &Refusal{Reason: UntrustedIssuer}
+	case s.Subject == "" || s.Digest == [32]byte{} || s.Expires.IsZero():
+		return Principal{}, &Refusal{Reason: Malformed}
+	case looksLikeEmail(s.Subject):
+		return Principal{}, &Refusal{Reason: SubjectIsEmail}
 	}
-	p.operator = slices.Contains(e.cfg.Operators, OperatorRef{Issuer: t.Issuer, Subject: t.Subject})
-	return p, nil
+	return e.make(s.Issuer, s.Subject, s.Digest, s.Expires, nil), nil
+}
+
+// make is the one constructor.
+func (e *Envelopes) make(issuer, subject string, digest [32]byte, until time.Time, jkt *capability.Thumbprint) Principal {
+	ref := OperatorRef{Issuer: issuer, Subject: subject}
+	return Principal{issuer: issuer, subject: subject, digest: digest, expires: until, jkt: jkt,
+		operator: slices.Contains(e.cfg.Operators, ref), auditor: slices.Contains(e.cfg.Auditors, ref)}
 }
 
 // judge holds a verified token against what makes it an envelope. The address
@@ -149,7 +184,7 @@ func (e *Envelopes) judge(t jwks.Token) Reason {
 	switch {
 	case t.Issuer != e.cfg.Issuer:
 		return UntrustedIssuer
-	case t.ID == "":
+	case t.Claims[e.cfg.Unique] == nil || t.Claims[e.cfg.Unique] == "":
 		return WithoutID
 	case !looksLikeEmail(email):
 		return WithoutEmail

@@ -96,6 +96,8 @@ func TestConfigRefused(t *testing.T) {
 		"a week":               func(c *Config) { c.MaxAge = 7 * 24 * time.Hour },
 		"operator elsewhere":   func(c *Config) { c.Operators = []OperatorRef{{"https://other.example", "root"}} },
 		"operator is nobody":   func(c *Config) { c.Operators = []OperatorRef{{c.Issuer, ""}} },
+		"auditor elsewhere":    func(c *Config) { c.Auditors = []OperatorRef{{"https://other.example", "root"}} },
+		"auditor is nobody":    func(c *Config) { c.Auditors = []OperatorRef{{c.Issuer, ""}} },
 	} {
 		cfg := good
 		change(&cfg)
@@ -256,6 +258,82 @@ func TestOperatorsAreNamedExactly(t *testing.T) {
 		p, err := e.FromEnvelope(t.Context(), platform.Token(envelope("sub", sub, "roles", []any{"operator"}, "operator", true)))
 		require.NoError(t, err, sub)
 		require.Equal(t, want, p.Operator(), sub)
+		require.Equal(t, want, p.Auditor(), sub)
+	}
+}
+
+// An auditor reads and is no operator; an operator may do what an auditor may.
+func TestAuditors(t *testing.T) {
+	t.Parallel()
+	platform := jwkstest.New(t)
+	cfg := config(t, platform)
+	cfg.Operators, cfg.Auditors = []OperatorRef{{platform.URL, "root"}}, []OperatorRef{{platform.URL, "eve"}}
+	e := envelopes(t, cfg)
+	for sub, want := range map[string][2]bool{"root": {true, true}, "eve": {false, true}, "Eve": {}, "someone": {}} {
+		p, err := e.FromEnvelope(t.Context(), platform.Token(envelope("sub", sub, "auditor", true)))
+		require.NoError(t, err, sub)
+		require.Equal(t, want, [2]bool{p.Operator(), p.Auditor()}, sub)
+	}
+	require.False(t, Principal{}.Auditor())
+}
+
+// A session names its member as the envelope did that began it, and has the
+// roles of now.
+func TestResume(t *testing.T) {
+	t.Parallel()
+	platform := jwkstest.New(t)
+	cfg := config(t, platform)
+	began, err := envelopes(t, cfg).FromEnvelope(t.Context(), platform.Token(envelope()))
+	require.NoError(t, err)
+	good := Session{Issuer: began.Issuer(), Subject: began.Subject(), Digest: [32]byte{7}, Expires: start.Add(time.Hour)}
+
+	cfg.Operators = []OperatorRef{{platform.URL, subject}}
+	e := envelopes(t, cfg)
+	p, err := e.Resume(good)
+	require.NoError(t, err)
+	require.Equal(t, began.Member(), p.Member())
+	require.NotEqual(t, began.Digest(), p.Digest())
+	require.Equal(t, good.Expires, p.Expires())
+	require.True(t, p.Operator(), "whoever has become one")
+	require.Nil(t, p.JKT())
+
+	for name, change := range map[string]func(*Session){
+		"another issuer": func(s *Session) { s.Issuer = own },
+		"no issuer":      func(s *Session) { s.Issuer = "" },
+		"nobody":         func(s *Session) { s.Subject = "" },
+		"an address":     func(s *Session) { s.Subject = email },
+		"no session":     func(s *Session) { s.Digest = [32]byte{} },
+		"for ever":       func(s *Session) { s.Expires = time.Time{} },
+	} {
+		bad := good
+		change(&bad)
+		p, err := e.Resume(bad)
+		var r *Refusal
+		require.ErrorAs(t, err, &r, name)
+		require.Zero(t, p, name)
+	}
+}
+
+// What makes an envelope unlike every other is the proxy's to say.
+func TestUnique(t *testing.T) {
+	t.Parallel()
+	platform := jwkstest.New(t)
+	for unique, claims := range map[string]map[string]any{
+		"identity_nonce": envelope("jti", nil, "identity_nonce", "n1"),
+		"iat":            envelope("jti", nil),
+	} {
+		cfg := config(t, platform)
+		cfg.Unique = unique
+		_, err := envelopes(t, cfg).FromEnvelope(t.Context(), platform.Token(claims))
+		require.NoError(t, err, unique)
+		_, err = envelopes(t, config(t, platform)).FromEnvelope(t.Context(), platform.Token(claims))
+		requireReason(t, err, WithoutID, api.InvalidEnvelope, unique)
+	}
+	cfg := config(t, platform)
+	cfg.Unique = "identity_nonce"
+	for _, claims := range []map[string]any{envelope(), envelope("identity_nonce", ""), envelope("identity_nonce", (*int)(nil))} {
+		_, err := envelopes(t, cfg).FromEnvelope(t.Context(), platform.Token(claims))
+		requireReason(t, err, WithoutID, api.InvalidEnvelope, "none")
 	}
 }
 
@@ -301,13 +379,13 @@ func TestEmailIsDropped(t *testing.T) {
 	require.NotContains(t, fmt.Sprintf("%v %+v %#v %s", p, &p, p, text), subject)
 }
 
-// FromEnvelope is the only function of this package that fills a Principal, and
-// no other package can: the fields are not exported.
+// One function of this package fills a Principal, and no other package can: the
+// fields are not exported. An envelope leads to it, and a session that one began.
 func TestOneConstructor(t *testing.T) {
 	t.Parallel()
 	files := token.NewFileSet()
-	var makers []string
-	for _, name := range []string{"principal.go", "refusal.go"} {
+	var makers, callers []string
+	for _, name := range []string{"principal.go", "header.go", "refusal.go"} {
 		file, err := parser.ParseFile(files, name, nil, 0)
 		require.NoError(t, err)
 		for _, decl := range file.Decls {
@@ -316,6 +394,11 @@ func TestOneConstructor(t *testing.T) {
 				continue
 			}
 			ast.Inspect(f, func(n ast.Node) bool {
+				if call, ok := n.(*ast.CallExpr); ok {
+					if by, ok := call.Fun.(*ast.SelectorExpr); ok && by.Sel.Name == "make" {
+						callers = append(callers, f.Name.Name)
+					}
+				}
 				lit, ok := n.(*ast.CompositeLit)
 				if !ok {
 					return true
@@ -327,7 +410,8 @@ func TestOneConstructor(t *testing.T) {
 			})
 		}
 	}
-	require.Equal(t, []string{"FromEnvelope"}, makers)
+	require.Equal(t, []string{"make"}, makers)
+	require.ElementsMatch(t, []string{"FromEnvelope", "Resume"}, callers)
 }
 
 // FuzzEnvelope: nothing but what the platform signed names anybody.

@@ -13,6 +13,7 @@ type Reason string
 // The reasons.
 const (
 	Missing         Reason = "envelope_missing"
+	Several         Reason = "envelope_several"
 	Malformed       Reason = "envelope_malformed"
 	UntrustedIssuer Reason = "envelope_untrusted_issuer"
 	UnknownKey      Reason = "envelope_unknown_key"
@@ -29,6 +30,7 @@ const (
 
 var sentences = map[Reason]string{
 	Missing:         "The platform envelope is missing; sign in.",
+	Several:         "More than one identity came with the request; send exactly one.",
 	Malformed:       "The platform envelope is malformed; sign in again.",
 	UntrustedIssuer: "The platform envelope comes from an issuer that is not configured.",
 	UnknownKey:      "The platform envelope is signed by a key that its issuer does not publish.",
