@@ -23,6 +23,8 @@ const (
 	domainProvenance  = "nightwarrant/provenance/v1"
 	domainNonce       = "nightwarrant/nonce/v1"
 	domainNonceTarget = "nightwarrant/nonce-audience/v1"
+	domainCursor      = "nightwarrant/cursor/v1"
+	domainCursorPad   = "nightwarrant/cursor-pad/v1"
 )
 
 // Identity is the public identity of a bundle, and all of it that a database

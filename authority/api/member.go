@@ -50,6 +50,11 @@ type Task struct {
 	ActivationEpoch int64           `json:"activation_epoch"`
 	Consented       bool            `json:"consented"`
 	NextAt          *time.Time      `json:"next_at,omitempty"`
+	Title           string          `json:"title"`                   // as an operator wrote it
+	Consent         string          `json:"consent,omitempty"`       // that stands
+	ConsentUntil    *time.Time      `json:"consent_until,omitempty"` // it stands
+	Offer           string          `json:"offer,omitempty"`         // that is open
+	LastRun         *LastRun        `json:"last_run,omitempty"`
 	Document        json.RawMessage `json:"document"`
 }
 
@@ -67,6 +72,8 @@ type Run struct {
 	Steps      int64      `json:"steps"`
 	Spent      int64      `json:"spent"` // minor units
 	Currency   string     `json:"currency,omitempty"`
+
+	MoreEffects bool `json:"more_effects,omitempty"` // only the first thousand are counted
 }
 
 // Page is a list with the opaque cursor of what follows.
