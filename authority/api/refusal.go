@@ -38,6 +38,8 @@ const (
 	OutcomeUnknown       Code = "outcome_unknown"
 	Internal             Code = "internal"
 	AdmissionClosed      Code = "admission_closed"
+	PreconditionRequired Code = "precondition_required"
+	Stale                Code = "stale"
 
 	// Proofs, nonces and capabilities (RFC 9449 §5, §7, §8, §9).
 	UseDPoPNonce     Code = "use_dpop_nonce"
@@ -135,6 +137,8 @@ var refusals = map[Code]refusal{
 	OutcomeUnknown:       {503, "temporarily_unavailable", After, time.Second, "It is unknown whether this took effect; ask again with the same values and a new proof to learn it."},
 	Internal:             {500, "server_error", Never, 0, "Something failed on our side; the operators see it in their log."},
 	AdmissionClosed:      {503, "temporarily_unavailable", After, time.Second, "Admission is closed; nothing happened, try again later."},
+	PreconditionRequired: {428, "invalid_request", Never, 0, "Say in If-Match what you were shown: its ETag, or * for whatever it is now."},
+	Stale:                {412, "invalid_request", Never, 0, "This is no longer what you were shown; read it again and decide on that."},
 
 	UseDPoPNonce:     {400, "use_dpop_nonce", WithNonce, 0, "Send a new proof that carries the nonce of this answer."},
 	InvalidDPoPProof: {400, "invalid_dpop_proof", Never, 0, "The DPoP proof is missing, malformed or not for this request; make a new one."},

@@ -26,6 +26,7 @@ const (
 	PathUnsettled  = "/v1/effects/unsettled"
 	PathEffects    = "/v1/effects/" // + reference
 	PathReadiness  = "/v1/readiness"
+	PathOpenAPI    = "/v1/openapi.json"
 	PathReports    = "/v1/readiness/reports/"                // + family
 	PathResource   = "/.well-known/oauth-protected-resource" // RFC 9728 §3, at guards
 	HeaderProof    = "DPoP"

@@ -55,7 +55,7 @@ END $$;
 CREATE DOMAIN nw.verdict AS text CHECK (VALUE IN (
   'ok', 'invalid_request', 'not_found', 'forbidden', 'admission_closed', 'use_dpop_nonce', 'worker_nonce', 'worker_proof', 'proof_replayed', 'wrong_key', 'invalid_dpop_proof', 'invalid_token',
   'invalid_client', 'assertion_bound', 'invalid_envelope', 'unknown_member', 'invalid_target', 'invalid_grant', 'invalid_authorization_details', 'unsupported_grant_type',
-  'payload_too_large', 'unsupported_media_type', 'method_not_allowed', 'too_many_requests', 'unavailable', 'outcome_unknown', 'internal',
+  'payload_too_large', 'unsupported_media_type', 'method_not_allowed', 'too_many_requests', 'unavailable', 'outcome_unknown', 'internal', 'precondition_required', 'stale',
   'unknown_run', 'run_ended', 'held', 'lease_lost', 'fence_stale', 'deadline_passed', 'authority_changed', 'readiness_changed', 'consent_ended',
   'lane_uncertain', 'effects_in_flight', 'not_granted', 'approval_unavailable', 'approval_required', 'approval_denied', 'decision_changed', 'decision_ended', 'limit_reached', 'loop_detected', 'effect_ambiguous', 'effect_in_flight', 'effect_key_conflict',
   'effect_repeated', 'effect_lapsed', 'effect_mismatch', 'effect_already_admitted', 'effect_settled', 'attempt_mismatch', 'wrong_guard', 'too_late', 'credential_unavailable',
