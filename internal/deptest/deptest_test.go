@@ -59,6 +59,7 @@ var bans = []ban{
 	{"guards/guardtest", "github.com/nats-io", "who tests a guard must not inherit a broker"},
 	{"authority/api", module, "the wire types are a leaf"},
 	{"authority/canonical", module, "the spelling of documents is a leaf"},
+	{"authority/audit", module, "the check of a log needs nothing of who wrote it"},
 	{"internal/webhook", module, "the signature of webhooks is a leaf"},
 	{"scheduler/notify", "github.com/jackc/pgx", "what posts to a receiver reaches no database"},
 	{"scheduler/timetable", "github.com/jackc/pgx", "when a task fires is pure"},

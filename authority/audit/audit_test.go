@@ -1,0 +1,363 @@
+package audit_test
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+	"pgregory.net/rapid"
+
+	"github.com/nightwarrant/nightwarrant/authority/audit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const origin = "nightwarrant/audit/test"
+
+type key struct {
+	note.Signer
+	note.Verifier
+}
+
+func (k key) Name() string    { return k.Verifier.Name() }
+func (k key) KeyHash() uint32 { return k.Verifier.KeyHash() }
+
+func newKey(t require.TestingT, name string) key {
+	secret, public, err := note.GenerateKey(rand.Reader, name)
+	require.NoError(t, err)
+	signer, err := note.NewSigner(secret)
+	require.NoError(t, err)
+	verifier, err := note.NewVerifier(public)
+	require.NoError(t, err)
+	return key{signer, verifier}
+}
+
+// log is a log of n records with a checkpoint after each ten.
+type log struct {
+	t           require.TestingT
+	key         key
+	records     []audit.Record
+	checkpoints [][]byte
+	tree        audit.Tree
+	incarnation int64
+	start       time.Time
+}
+
+func newLog(t require.TestingT, n int) *log {
+	l := &log{t: t, key: newKey(t, origin), incarnation: 1, start: time.Date(2026, 11, 29, 10, 0, 0, 0, time.UTC)}
+	l.grow("record", n)
+	if n%10 > 0 {
+		l.checkpoints = append(l.checkpoints, l.sign(l.key))
+	}
+	return l
+}
+
+func (l *log) grow(word string, n int) {
+	for range n {
+		i := int64(len(l.records))
+		body := fmt.Appendf(nil, `{"%s":%d}`, word, i)
+		r := audit.Record{Leaf: i, ID: 3*i + 7, Digest: sha256.Sum256(body), Body: body}
+		l.records = append(l.records, r)
+		require.NoError(l.t, l.tree.Append(r.Digest))
+		if l.tree.Size()%10 == 0 {
+			l.checkpoints = append(l.checkpoints, l.sign(l.key))
+		}
+	}
+}
+
+func (l *log) checkpoint() audit.Checkpoint {
+	root, err := l.tree.Root()
+	require.NoError(l.t, err)
+	at := l.start.Add(time.Duration(l.tree.Size()) * time.Second)
+	return audit.Checkpoint{Origin: origin, Size: l.tree.Size(), Root: root, At: at, Incarnation: l.incarnation, Epoch: 4}
+}
+
+func (l *log) sign(by key) []byte {
+	c := l.checkpoint()
+	c.Origin = by.Name()
+	signed, err := audit.Sign(c, by.Signer)
+	require.NoError(l.t, err)
+	return signed
+}
+
+func (l *log) renumber() {
+	for i := range l.records {
+		l.records[i].Leaf = int64(i)
+	}
+}
+
+func (l *log) bundle() *audit.Bundle {
+	var out bytes.Buffer
+	w, err := audit.NewWriter(&out, origin)
+	require.NoError(l.t, err)
+	for _, r := range l.records {
+		require.NoError(l.t, w.Record(r))
+	}
+	for _, c := range l.checkpoints {
+		require.NoError(l.t, w.Checkpoint(c))
+	}
+	b, err := audit.ReadBundle(&out, nil)
+	require.NoError(l.t, err)
+	return b
+}
+
+func (l *log) verify(anchors ...[]byte) *audit.Report {
+	r, err := audit.Verify(l.bundle(), l.key.Verifier, anchors)
+	require.NoError(l.t, err)
+	return r
+}
+
+func TestWholeLog(t *testing.T) {
+	t.Parallel()
+	l := newLog(t, 47)
+	r := l.verify(l.checkpoints...)
+	assert.True(t, r.OK(), r.Findings)
+	assert.EqualValues(t, 47, r.Records)
+	assert.EqualValues(t, 47, r.Covered)
+	assert.Equal(t, 5, r.Checkpoints)
+	assert.Zero(t, r.Gone)
+
+	l.records[12].Body = nil
+	r = l.verify()
+	assert.True(t, r.OK(), "what went by retention proves nothing against the rest: %v", r.Findings)
+	assert.EqualValues(t, 1, r.Gone)
+	assert.True(t, newLog(t, 0).verify().OK())
+}
+
+func TestTamper(t *testing.T) {
+	t.Parallel()
+	edit := func(r *audit.Record, whole bool) {
+		r.Body = []byte(`{"record":"another"}`)
+		if whole {
+			r.Digest = sha256.Sum256(r.Body)
+		}
+	}
+	for name, c := range map[string]struct {
+		tamper   func(l *log)
+		anchored bool
+		want     audit.Tamper
+		from     int64
+	}{
+		"edit":                 {func(l *log) { edit(&l.records[13], false) }, false, audit.Edited, 13},
+		"edit with the digest": {func(l *log) { edit(&l.records[13], true) }, false, audit.Edited, 10},
+		"delete in the middle": {func(l *log) { l.records = slices.Delete(l.records, 13, 15) }, false, audit.DeletedMiddle, 13},
+		"delete in the middle, numbers closed up": {func(l *log) { l.records = slices.Delete(l.records, 13, 15); l.renumber() }, false, audit.DeletedMiddle, 10},
+		"delete the first":                        {func(l *log) { l.records = l.records[1:] }, false, audit.DeletedMiddle, 0},
+		"delete at the tail":                      {func(l *log) { l.records = l.records[:35] }, false, audit.DeletedTail, 35},
+		"delete at the tail with checkpoints":     {func(l *log) { l.records, l.checkpoints = l.records[:35], l.checkpoints[:3] }, true, audit.OldBackup, 35},
+		"delete all":                              {func(l *log) { l.records = nil }, false, audit.DeletedAll, 0},
+		"delete all with checkpoints":             {func(l *log) { l.records, l.checkpoints = nil, nil }, true, audit.DeletedAll, 0},
+		"reorder":                                 {func(l *log) { l.records[13], l.records[17] = l.records[17], l.records[13] }, false, audit.Reordered, 14},
+		"reorder, numbers made to fit": {func(l *log) {
+			l.records[13], l.records[17] = l.records[17], l.records[13]
+			l.renumber()
+		}, false, audit.Reordered, 10},
+		"reorder, numbers and rows made to fit": {func(l *log) {
+			l.records[13], l.records[14] = l.records[14], l.records[13]
+			l.records[13].ID, l.records[14].ID = l.records[14].ID, l.records[13].ID
+			l.renumber()
+		}, false, audit.Reordered, 10},
+		"insert": {func(l *log) {
+			l.records = slices.Insert(l.records, 13, l.records[12])
+		}, false, audit.Inserted, 12},
+		"insert, numbers moved up": {func(l *log) {
+			extra := audit.Record{ID: 45, Body: []byte(`{}`), Digest: sha256.Sum256([]byte(`{}`))}
+			l.records = slices.Insert(l.records, 13, extra)
+			l.renumber()
+		}, false, audit.Inserted, 13},
+		"fork": {func(l *log) {
+			l.records, l.checkpoints, l.tree = nil, nil, audit.Tree{}
+			l.grow("record", 20)
+			l.grow("other", 27)
+			l.start = l.start.Add(time.Millisecond)
+		}, true, audit.Forked, 0},
+		"fork in one bundle": {func(l *log) {
+			other := &log{t: l.t, key: l.key, incarnation: 1, start: l.start}
+			other.grow("other", 10)
+			l.checkpoints = append(l.checkpoints, other.checkpoints...)
+		}, false, audit.Forked, 10},
+		"swapped checkpoint": {func(l *log) {
+			l.checkpoints[2] = l.sign(newKey(l.t, origin))
+		}, false, audit.SwappedCheckpoint, 0},
+		"checkpoint of another log": {func(l *log) {
+			l.checkpoints[2] = l.sign(newKey(l.t, "nightwarrant/audit/other"))
+		}, false, audit.SwappedCheckpoint, 0},
+		"checkpoint with another root": {func(l *log) {
+			l.checkpoints[2] = bytes.Replace(l.checkpoints[2], []byte("\n30\n"), []byte("\n29\n"), 1)
+		}, false, audit.SwappedCheckpoint, 0},
+		"old backup restored": {func(l *log) { l.records, l.checkpoints = l.records[:20], l.checkpoints[:2] }, true, audit.OldBackup, 20},
+		"old backup restored and gone on": {func(l *log) {
+			l.records, l.checkpoints, l.tree = nil, nil, audit.Tree{}
+			l.grow("record", 20)
+			l.incarnation = 2
+			l.grow("other", 27)
+		}, true, audit.OldBackup, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLog(t, 47)
+			anchors := slices.Clone(l.checkpoints)
+			c.tamper(l)
+			if !c.anchored {
+				anchors = nil
+			}
+			r := l.verify(anchors...)
+			require.Len(t, r.Findings, 1, r.Findings)
+			assert.Equal(t, c.want, r.Findings[0].Tamper, r.Findings[0].Why)
+			assert.Equal(t, c.from, r.Findings[0].From)
+			assert.NotEmpty(t, r.Findings[0].Why)
+		})
+	}
+}
+
+// Whatever is done to what checkpoints cover is found, whether it is named rightly or not.
+func TestEveryChangeIsFound(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		l := newLog(t, rapid.IntRange(10, 40).Draw(t, "records"))
+		i := rapid.IntRange(0, len(l.records)-1).Draw(t, "at")
+		anchors := slices.Clone(l.checkpoints)
+		switch rapid.SampledFrom([]string{"edit", "delete", "insert", "move", "flip"}).Draw(t, "act") {
+		case "edit":
+			l.records[i].Body = []byte("x")
+			l.records[i].Digest = sha256.Sum256([]byte("x"))
+		case "delete":
+			l.records = slices.Delete(l.records, i, i+1)
+		case "insert":
+			l.records = slices.Insert(l.records, i, audit.Record{Digest: Digest("x")})
+		case "move":
+			j := rapid.IntRange(0, len(l.records)-1).Filter(func(j int) bool { return j != i }).Draw(t, "to")
+			l.records[i], l.records[j] = l.records[j], l.records[i]
+		case "flip":
+			l.records[i].Digest[rapid.IntRange(0, 31).Draw(t, "byte")] ^= 1
+			l.records[i].Body = nil
+		}
+		if rapid.Bool().Draw(t, "renumbered") {
+			l.renumber()
+		}
+		assert.False(t, l.verify(anchors...).OK())
+	})
+}
+
+// The tree is the library's, whatever way it grew.
+func TestTreeAgreesWithTheLibrary(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 70).Draw(t, "records")
+		var stored []tlog.Hash
+		all := tlog.HashReaderFunc(func(at []int64) ([]tlog.Hash, error) {
+			out := make([]tlog.Hash, len(at))
+			for i, x := range at {
+				out[i] = stored[x]
+			}
+			return out, nil
+		})
+		tree := &audit.Tree{}
+		for i := range n {
+			d := Digest(fmt.Sprint(i))
+			more, err := tlog.StoredHashes(int64(i), d[:], all)
+			require.NoError(t, err)
+			stored = append(stored, more...)
+			require.NoError(t, tree.Append(d))
+			if rapid.Bool().Draw(t, "reopened") {
+				tree, err = audit.OpenTree(tree.Size(), tree.Edge())
+				require.NoError(t, err)
+			}
+		}
+		want, err := tlog.TreeHash(int64(n), all)
+		require.NoError(t, err)
+		got, err := tree.Root()
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+		_, err = audit.OpenTree(int64(n), append(tree.Edge(), 0))
+		require.Error(t, err)
+	})
+}
+
+func Digest(s string) audit.Digest { return sha256.Sum256([]byte(s)) }
+
+func TestProof(t *testing.T) {
+	t.Parallel()
+	l := newLog(t, 47)
+	b := l.bundle()
+	for _, leaf := range []int64{0, 13, 46} {
+		p, err := b.Prove(leaf, l.key.Verifier)
+		require.NoError(t, err)
+		p.Body = string(l.records[leaf].Body)
+		require.NoError(t, p.Check(l.key.Verifier))
+
+		require.Error(t, p.Check(newKey(t, origin).Verifier), "another key")
+		for name, spoil := range map[string]func(*audit.Proof){
+			"another record": func(p *audit.Proof) { p.Leaf++ },
+			"another body":   func(p *audit.Proof) { p.Body += " " },
+			"another digest": func(p *audit.Proof) { p.Body, p.Digest = "", p.Digest[1:]+"A" },
+			"no hashes":      func(p *audit.Proof) { p.Hashes = nil },
+			"no checkpoint":  func(p *audit.Proof) { p.Checkpoint = "" },
+		} {
+			bad := p
+			spoil(&bad)
+			require.Error(t, bad.Check(l.key.Verifier), name)
+		}
+	}
+	_, err := b.Prove(47, l.key.Verifier)
+	require.Error(t, err)
+	_, err = b.Prove(-1, l.key.Verifier)
+	require.Error(t, err)
+	_, err = b.Prove(0, newKey(t, origin).Verifier)
+	require.Error(t, err)
+}
+
+func FuzzBundle(f *testing.F) {
+	l := newLog(f, 3)
+	var out bytes.Buffer
+	w, err := audit.NewWriter(&out, origin)
+	require.NoError(f, err)
+	for _, r := range l.records {
+		require.NoError(f, w.Record(r))
+	}
+	require.NoError(f, w.Checkpoint(l.checkpoints[0]))
+	f.Add(out.Bytes())
+	f.Add([]byte(`{"format":"nightwarrant-audit/v1","origin":"nightwarrant/audit/test"}` + "\n" + `{"record":{"leaf":-1,"id":0,"digest":""}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		b, err := audit.ReadBundle(bytes.NewReader(text), nil)
+		if err != nil {
+			return
+		}
+		r, err := audit.Verify(b, l.key.Verifier, l.checkpoints)
+		if err == nil && r.OK() {
+			require.GreaterOrEqual(t, r.Records, int64(3), "what was anchored is there")
+		}
+	})
+}
+
+func FuzzCheckpoint(f *testing.F) {
+	l := newLog(f, 10)
+	want := l.checkpoint()
+	f.Add(l.checkpoints[0])
+	f.Fuzz(func(t *testing.T, signed []byte) {
+		c, err := audit.OpenCheckpoint(signed, l.key.Verifier)
+		if err == nil {
+			require.Equal(t, want, c, "nothing else was signed")
+		}
+	})
+}
+
+func BenchmarkVerify(b *testing.B) {
+	l := newLog(b, 100_000)
+	bundle := l.bundle()
+	for b.Loop() {
+		r, err := audit.Verify(bundle, l.key.Verifier, nil)
+		require.NoError(b, err)
+		require.True(b, r.OK())
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(l.records)), "ns/record")
+}

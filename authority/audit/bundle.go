@@ -1,0 +1,155 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// A bundle is an exported log: lines of JSON, first what it is, then its
+// records by their numbers, then its checkpoints by their sizes.
+
+// Format is the version that a bundle's first line names.
+const Format = "nightwarrant-audit/v1"
+
+// maxLine bounds a line of a bundle, in bytes.
+const maxLine = 64 << 10
+
+// Record is an audit row in a bundle.
+type Record struct {
+	Leaf   int64  // its number in the log, from 0
+	ID     int64  // of the row
+	Digest Digest // of Body
+	Body   []byte // nil when it has gone by retention
+}
+
+type line struct {
+	Format     string      `json:"format,omitempty"`
+	Origin     string      `json:"origin,omitempty"`
+	Record     *recordLine `json:"record,omitempty"`
+	Checkpoint string      `json:"checkpoint,omitempty"` // signed
+}
+
+type recordLine struct {
+	Leaf   int64   `json:"leaf"`
+	ID     int64   `json:"id"`
+	Digest string  `json:"digest"` // base64url
+	Body   *string `json:"body,omitempty"`
+}
+
+// Writer writes a bundle.
+type Writer struct {
+	out *json.Encoder
+}
+
+// NewWriter begins the bundle of a log.
+func NewWriter(w io.Writer, origin string) (*Writer, error) {
+	out := json.NewEncoder(w)
+	out.SetEscapeHTML(false)
+	return &Writer{out}, out.Encode(line{Format: Format, Origin: origin})
+}
+
+// Record writes the next record.
+func (w *Writer) Record(r Record) error {
+	l := recordLine{Leaf: r.Leaf, ID: r.ID, Digest: encode(r.Digest)}
+	if r.Body != nil {
+		body := string(r.Body)
+		l.Body = &body
+	}
+	return w.out.Encode(line{Record: &l})
+}
+
+// Checkpoint writes a signed checkpoint.
+func (w *Writer) Checkpoint(signed []byte) error {
+	return w.out.Encode(line{Checkpoint: string(signed)})
+}
+
+var errBundle = errors.New("not a bundle of an audit log")
+
+// Bundle is an exported log without its bodies, as it was read.
+type Bundle struct {
+	Origin      string
+	Checkpoints [][]byte // signed, as they came
+	records     []record
+}
+
+type record struct {
+	leaf, id int64
+	digest   Digest
+	body     bool // it was there
+	edited   bool // and is not what the digest is of
+}
+
+// ReadBundle reads a bundle and holds each body against its digest; more is
+// Verify's. visit, when it is there, sees each record as it is written.
+func ReadBundle(r io.Reader, visit func(Record) error) (*Bundle, error) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 0, maxLine), maxLine)
+	var b *Bundle
+	for n := 1; lines.Scan(); n++ {
+		l, err := parseLine(lines.Bytes())
+		switch {
+		case err != nil:
+		case b == nil && l.Format == Format && l.Origin != "":
+			b = &Bundle{Origin: l.Origin}
+		case b == nil || l.Format != "":
+			err = errBundle
+		case l.Record != nil:
+			err = b.take(*l.Record, visit)
+		case l.Checkpoint != "":
+			b.Checkpoints = append(b.Checkpoints, []byte(l.Checkpoint))
+		default:
+			err = errBundle
+		}
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%w: %w", errBundle, err)
+	}
+	if b == nil {
+		return nil, errBundle
+	}
+	return b, nil
+}
+
+func parseLine(text []byte) (l line, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if d.Decode(&l) != nil || d.More() {
+		return line{}, errBundle
+	}
+	return l, nil
+}
+
+func (b *Bundle) take(l recordLine, visit func(Record) error) error {
+	digest, ok := decode(l.Digest)
+	if !ok || l.Leaf < 0 {
+		return errBundle
+	}
+	r := Record{Leaf: l.Leaf, ID: l.ID, Digest: digest}
+	if l.Body != nil {
+		r.Body = []byte(*l.Body)
+	}
+	b.records = append(b.records, record{leaf: r.Leaf, id: r.ID, digest: r.Digest, body: l.Body != nil,
+		edited: l.Body != nil && sha256.Sum256(r.Body) != r.Digest})
+	if visit == nil {
+		return nil
+	}
+	return visit(r)
+}
+
+func encode(d Digest) string { return base64.RawURLEncoding.EncodeToString(d[:]) }
+
+func decode(s string) (d Digest, ok bool) {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
+	ok = err == nil && len(b) == len(d)
+	copy(d[:], b)
+	return d, ok
+}

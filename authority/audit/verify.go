@@ -1,0 +1,292 @@
+package audit
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// Tamper names what was done to a log.
+type Tamper string
+
+// What Verify tells apart.
+const (
+	Edited            Tamper = "edited"
+	DeletedMiddle     Tamper = "deleted_in_the_middle"
+	DeletedTail       Tamper = "deleted_at_the_tail"
+	DeletedAll        Tamper = "deleted_all"
+	Reordered         Tamper = "reordered"
+	Inserted          Tamper = "inserted"
+	Forked            Tamper = "forked"
+	SwappedCheckpoint Tamper = "swapped_checkpoint"
+	OldBackup         Tamper = "old_backup_restored"
+)
+
+// Finding is one thing that is wrong: it lies in the records From to Through.
+type Finding struct {
+	Tamper  Tamper `json:"tamper"`
+	From    int64  `json:"from"`
+	Through int64  `json:"through"`
+	Why     string `json:"why"`
+}
+
+// Report is what a log was found to be.
+type Report struct {
+	Origin      string    `json:"origin"`
+	Records     int64     `json:"records"`
+	Gone        int64     `json:"bodies_gone"` // by retention: their digests are covered, what they said is not there
+	Checkpoints int       `json:"checkpoints"`
+	Anchors     int       `json:"anchors"`
+	Covered     int64     `json:"covered"` // records under the newest good checkpoint
+	At          time.Time `json:"at"`      // of that checkpoint
+	Findings    []Finding `json:"findings"`
+}
+
+// OK tells that nothing is wrong. What no checkpoint covers is nobody's word but the database's.
+func (r *Report) OK() bool { return len(r.Findings) == 0 }
+
+// Verify holds a bundle against the log's key and against anchors: signed
+// checkpoints that were kept where the database's owner could not reach them.
+// Without anchors a log that was cut short together with its checkpoints looks
+// whole. One act leads to one finding, as far as it can be told.
+func Verify(b *Bundle, key note.Verifier, anchors [][]byte) (*Report, error) {
+	v := &verification{report: &Report{Origin: b.Origin, Records: int64(len(b.records)), Findings: []Finding{}}, records: slices.Clone(b.records)}
+	if b.Origin != key.Name() {
+		return nil, fmt.Errorf("the bundle is of the log %q and the key is of %q", b.Origin, key.Name())
+	}
+	for i, a := range anchors {
+		c, err := OpenCheckpoint(a, key)
+		if err != nil {
+			return nil, fmt.Errorf("anchor %d: %w", i+1, err)
+		}
+		v.anchors = append(v.anchors, c)
+	}
+	v.numbers()
+	v.signed(b.Checkpoints, key)
+	v.bodies()
+	if err := v.roots(); err != nil {
+		return nil, err
+	}
+	return v.report, nil
+}
+
+type verification struct {
+	report  *Report
+	records []record
+	whole   int64 // records before the first gap
+	known   []Checkpoint
+	anchors []Checkpoint
+}
+
+func (v *verification) find(t Tamper, from, through int64, why string) {
+	v.report.Findings = append(v.report.Findings, Finding{t, from, through, why})
+}
+
+// numbers wants the records by their numbers, each once.
+func (v *verification) numbers() {
+	byLeaf := func(a, b record) int { return cmp.Compare(a.leaf, b.leaf) }
+	if !slices.IsSortedFunc(v.records, byLeaf) {
+		i := 1
+		for v.records[i].leaf >= v.records[i-1].leaf {
+			i++
+		}
+		v.find(Reordered, v.records[i].leaf, v.records[i-1].leaf, "the records are not in the order of their numbers")
+		slices.SortStableFunc(v.records, byLeaf)
+	}
+	for v.whole = 0; v.whole < int64(len(v.records)); v.whole++ {
+		switch at := v.records[v.whole].leaf; {
+		case at > v.whole:
+			v.find(DeletedMiddle, v.whole, at-1, "these numbers are missing")
+			return
+		case at < v.whole:
+			v.find(Inserted, at, at, "this number is there twice")
+			return
+		}
+	}
+}
+
+// signed opens the bundle's checkpoints. Time and incarnation go on as the log grows.
+func (v *verification) signed(all [][]byte, key note.Verifier) {
+	for i, text := range all {
+		c, err := OpenCheckpoint(text, key)
+		if err != nil {
+			v.find(SwappedCheckpoint, 0, 0, fmt.Sprintf("checkpoint %d is not signed by the log's key: %v", i+1, err))
+			continue
+		}
+		v.known = append(v.known, c)
+	}
+	v.report.Checkpoints, v.report.Anchors = len(v.known), len(v.anchors)
+	slices.SortStableFunc(v.known, func(a, b Checkpoint) int { return cmp.Compare(a.Size, b.Size) })
+	for i := 1; i < len(v.known); i++ {
+		a, b := v.known[i-1], v.known[i]
+		switch {
+		case a.Size == b.Size && a.Root != b.Root:
+			v.find(Forked, b.Size, b.Size, "the log's key has signed two roots for one size")
+		case b.At.Before(a.At) || b.Incarnation < a.Incarnation:
+			v.find(OldBackup, a.Size, b.Size, "a shorter log was signed after a longer one")
+		}
+	}
+}
+
+func (v *verification) bodies() {
+	for _, r := range v.records {
+		if r.edited {
+			v.find(Edited, r.leaf, r.leaf, "the record does not say what its digest is of")
+		}
+		if !r.body {
+			v.report.Gone++
+		}
+	}
+}
+
+// roots grows the tree anew and compares it where something was signed.
+func (v *verification) roots() error {
+	stops := slices.Concat(v.known, v.anchors)
+	slices.SortStableFunc(stops, func(a, b Checkpoint) int { return cmp.Compare(a.Size, b.Size) })
+	var good Tree // at the last size that agreed
+	grown := &Tree{}
+	for i, c := range stops {
+		if c.Size > v.whole {
+			v.short(c)
+			return nil
+		}
+		for grown.size < c.Size {
+			if err := grown.Append(v.records[grown.size].digest); err != nil {
+				return err
+			}
+		}
+		root, err := grown.Root()
+		if err != nil {
+			return err
+		}
+		if root != c.Root {
+			v.explain(&good, c, stops[i:])
+			return nil
+		}
+		good, v.report.Covered, v.report.At = *grown.Clone(), c.Size, c.At
+	}
+	return nil
+}
+
+// short: something was signed over more records than there are.
+func (v *verification) short(c Checkpoint) {
+	n := v.whole
+	owned := slices.ContainsFunc(v.known, func(k Checkpoint) bool { return k.Size > n })
+	switch {
+	case n < int64(len(v.records)) || v.told(DeletedMiddle) || v.told(Inserted):
+		// The gap has been told, and nothing behind it can be compared.
+	case n == 0:
+		v.find(DeletedAll, 0, c.Size-1, "records were signed, and none is there")
+	case owned:
+		v.find(DeletedTail, n, c.Size-1, "the log's checkpoints cover records that are not there")
+	default:
+		v.find(OldBackup, n, c.Size-1, "records and checkpoints end before what was anchored elsewhere")
+	}
+}
+
+func (v *verification) told(t Tamper) bool {
+	return slices.ContainsFunc(v.report.Findings, func(f Finding) bool { return f.Tamper == t })
+}
+
+// maxTries bounds the records among which a single act is searched for.
+const maxTries = 4096
+
+// explain says what was done between the last checkpoint that agrees and c,
+// the first that does not. Each explanation is tried by its own root.
+func (v *verification) explain(good *Tree, c Checkpoint, later []Checkpoint) {
+	from := good.size
+	between := v.records[from:c.Size]
+	switch {
+	case slices.ContainsFunc(between, func(r record) bool { return r.edited }) || v.told(Reordered) || v.told(Inserted) || v.told(Forked):
+	case v.forks(c):
+	case v.sorted(good, between, c.Root):
+		v.find(Reordered, from, c.Size-1, "in the order of their rows these records have the root that was signed")
+	case len(between) <= maxTries && v.without(good, c):
+	case slices.ContainsFunc(later, func(l Checkpoint) bool { return l.Size > int64(len(v.records)) }):
+		v.find(DeletedMiddle, from, c.Size-1, "a record is missing here: what follows has moved up, and the log is shorter than what was signed")
+	default:
+		v.find(Edited, from, c.Size-1, "the digest of a record here is not the one that was signed")
+	}
+}
+
+// forks: the log has a later, or another, checkpoint of its key that it agrees
+// with. It is a restored backup that has gone on when that one is of a later
+// incarnation, and else the work of two writers.
+func (v *verification) forks(c Checkpoint) bool {
+	t := &Tree{}
+	for _, k := range v.known {
+		if k.Size > v.whole {
+			return false
+		}
+		for t.size < k.Size {
+			if t.Append(v.records[t.size].digest) != nil {
+				return false
+			}
+		}
+		root, err := t.Root()
+		switch {
+		case err != nil || root != k.Root || k.Size < c.Size:
+			continue
+		case k.Incarnation > c.Incarnation:
+			v.find(OldBackup, 0, c.Size-1, "the log has gone on from before a checkpoint that was signed in an earlier incarnation of the database")
+		default:
+			v.find(Forked, 0, c.Size-1, "the log agrees with one checkpoint of its key and not with another: there are two histories")
+		}
+		return true
+	}
+	return false
+}
+
+// sorted tries the records in the order of their rows' ids, and with two neighbours exchanged.
+func (v *verification) sorted(good *Tree, between []record, want tlog.Hash) bool {
+	all := slices.Clone(between)
+	slices.SortFunc(all, func(a, b record) int { return cmp.Compare(a.id, b.id) })
+	if rootOf(good, all) == want {
+		return true
+	}
+	for i := 1; i < len(between) && len(between) <= maxTries/16; i++ {
+		all = slices.Clone(between)
+		all[i-1], all[i] = all[i], all[i-1]
+		if rootOf(good, all) == want {
+			return true
+		}
+	}
+	return false
+}
+
+// without tries each record as the one that was put in.
+func (v *verification) without(good *Tree, c Checkpoint) bool {
+	if c.Size >= int64(len(v.records)) {
+		return false
+	}
+	t := good.Clone()
+	for i := good.size; i < c.Size; i++ {
+		if rootOf(t, v.records[i+1:c.Size+1]) == c.Root {
+			v.find(Inserted, i, i, "without this record the others have the root that was signed")
+			return true
+		}
+		if t.Append(v.records[i].digest) != nil {
+			return false
+		}
+	}
+	return false
+}
+
+// rootOf is the root of a tree with more records; the zero hash when it has none.
+func rootOf(t *Tree, more []record) tlog.Hash {
+	grown := t.Clone()
+	for _, r := range more {
+		if grown.Append(r.digest) != nil {
+			return tlog.Hash{}
+		}
+	}
+	root, err := grown.Root()
+	if err != nil {
+		return tlog.Hash{}
+	}
+	return root
+}
