@@ -100,15 +100,16 @@ func transient(code string) bool {
 
 // ReadIdentity reads the registered public identity of the cluster's keys.
 func ReadIdentity(ctx context.Context, pool *pgxpool.Pool) (id keys.Identity, found bool, err error) {
-	var cluster, kid, public, check, provenance []byte
-	_, err = pg.Call(ctx, pool, `SELECT i.cluster, coalesce(i.generation, 0), i.kid, i.public_key, i.nonce_check, i.provenance FROM (SELECT) one LEFT JOIN nw.identity() i ON true`,
-		nil, &cluster, &id.Generation, &kid, &public, &check, &provenance)
+	var cluster, kid, public, check, provenance, audit []byte
+	_, err = pg.Call(ctx, pool, `SELECT i.cluster, coalesce(i.generation, 0), i.kid, i.public_key, i.nonce_check, i.provenance, i.audit_key FROM (SELECT) one LEFT JOIN nw.identity() i ON true`,
+		nil, &cluster, &id.Generation, &kid, &public, &check, &provenance, &audit)
 	if err != nil || cluster == nil {
 		return keys.Identity{}, false, err
 	}
 	copy(id.ClusterID[:], cluster)
 	copy(id.NonceCheck[:], check)
 	copy(id.ProvenanceDigest[:], provenance)
+	copy(id.AuditKey[:], audit)
 	id.KID = encode(kid)
 	id.PublicKey, err = ecdsa.ParseUncompressedPublicKey(elliptic.P256(), public)
 	return id, err == nil, err
@@ -124,8 +125,8 @@ func RegisterIdentity(ctx context.Context, pool *pgxpool.Pool, id keys.Identity)
 		return &keys.MaterialError{Sentence: "the key bundle's identity is malformed"}
 	}
 	var verdict string
-	_, err = pg.Call(ctx, pool, `SELECT verdict FROM nw.register_keys($1, $2, $3, $4, $5, $6)`,
-		[]any{id.ClusterID[:], id.Generation, kid, public, id.NonceCheck[:], id.ProvenanceDigest[:]}, &verdict)
+	_, err = pg.Call(ctx, pool, `SELECT verdict FROM nw.register_keys($1, $2, $3, $4, $5, $6, $7)`,
+		[]any{id.ClusterID[:], id.Generation, kid, public, id.NonceCheck[:], id.ProvenanceDigest[:], id.AuditKey[:]}, &verdict)
 	if err == nil && verdict != "ok" {
 		return &keys.MaterialError{Sentence: "another key bundle is registered for this cluster; nothing was changed"}
 	}

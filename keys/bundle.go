@@ -36,6 +36,7 @@ type Identity struct {
 	PublicKey        *ecdsa.PublicKey
 	NonceCheck       [32]byte // HMAC of a fixed label under the nonce key
 	ProvenanceDigest [32]byte
+	AuditKey         [32]byte // Ed25519 public key of the audit log
 }
 
 // MaterialError says that key material is absent, changed or not the registered
@@ -61,6 +62,7 @@ type Bundle struct {
 	jwks     []byte
 	signer   *Signer
 	nonces   []macKey // the first mints, all are accepted
+	auditor  *Auditor
 }
 
 type verificationKey struct {
@@ -74,6 +76,9 @@ func (b *Bundle) Identity() Identity { return b.identity }
 
 // Signer signs with the current key; it is a capability.Signer.
 func (b *Bundle) Signer() *Signer { return b.signer }
+
+// Auditor signs the audit log's checkpoints, with a key that signs nothing else.
+func (b *Bundle) Auditor() *Auditor { return b.auditor }
 
 // JWKS is the published key set (RFC 7517), byte-equal on all replicas: current,
 // next and previous verification keys with the generation of each. The caller
@@ -126,6 +131,8 @@ func (b *Bundle) Prove(registered Identity) error {
 		return material("the key bundle's signing key is not the registered one", nil)
 	case !hmac.Equal(mine.NonceCheck[:], registered.NonceCheck[:]):
 		return material("the key bundle's nonce key is not the registered one", nil)
+	case mine.AuditKey != registered.AuditKey:
+		return material("the key bundle's audit key is not the registered one", nil)
 	case mine.ProvenanceDigest != registered.ProvenanceDigest:
 		return material("the key bundle's provenance record is not the registered one", nil)
 	}

@@ -27,6 +27,7 @@ type publicPart struct {
 	NonceCheck       string     `json:"nonce_check"` // 32 bytes, base64url
 	Provenance       provenance `json:"provenance"`
 	ProvenanceSHA256 string     `json:"provenance_sha256"` // base64url
+	AuditKey         string     `json:"audit_key"`         // Ed25519 public key, 32 bytes, base64url
 	Previous         []datedKey `json:"previous"`
 	Next             []datedKey `json:"next"` // at most one
 }
@@ -61,6 +62,7 @@ type secretPart struct {
 	PublicSHA256   string   `json:"public_sha256"`   // of bundle.json, base64url
 	SigningKey     string   `json:"signing_key"`     // P-256 scalar, 32 bytes, base64url
 	NonceKey       string   `json:"nonce_key"`       // 32 bytes, base64url
+	AuditKey       string   `json:"audit_key"`       // Ed25519 seed (RFC 8032 §5.1.5), 32 bytes, base64url
 	AcceptedNonces []string `json:"accepted_nonces"` // further nonce keys whose nonces are still, or already, good
 }
 
@@ -82,7 +84,7 @@ func parsePublic(b []byte) (*publicPart, error) {
 
 func (p *publicPart) identity() (Identity, error) {
 	id := Identity{Generation: p.Generation, KID: p.KID}
-	if !fill(id.ClusterID[:], p.ClusterID) || !fill(id.NonceCheck[:], p.NonceCheck) || !fill(id.ProvenanceDigest[:], p.ProvenanceSHA256) {
+	if !fill(id.ClusterID[:], p.ClusterID) || !fill(id.NonceCheck[:], p.NonceCheck) || !fill(id.ProvenanceDigest[:], p.ProvenanceSHA256) || !fill(id.AuditKey[:], p.AuditKey) {
 		return Identity{}, errFormat
 	}
 	current, err := datedKey{Generation: p.Generation, KID: p.KID, Key: p.Key}.parse()

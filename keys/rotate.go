@@ -33,7 +33,8 @@ func Rotate(dir, identityFile, prepared, activated string) (Identity, error) {
 	after.Generation++
 	after.Provenance = newProvenance(time.Now())
 	after.Previous = append([]datedKey{{Generation: p.Generation, KID: p.KID, Key: p.Key}}, p.Previous...)
-	old := &sealedKeys{private: m.private, nonce: m.nonce, accepted: append(slices.Clone(m.accepted), next.nonce)}
+	old := &sealedKeys{private: m.private, nonce: m.nonce, audit: m.audit, accepted: append(slices.Clone(m.accepted), next.nonce)}
+	next.audit = m.audit // the log goes on
 	next.accepted = append(slices.Clone(m.accepted), m.nonce)
 	if err := old.write(prepared, before, o.to); err != nil {
 		return Identity{}, err

@@ -1,7 +1,9 @@
 package keys
 
 import (
+	"bytes"
 	"crypto/ecdsa"
+	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/hmac"
 	"crypto/rand"
@@ -55,6 +57,7 @@ func reopen(dir, identityFile string) (Identity, error) {
 type sealedKeys struct {
 	private  *ecdsa.PrivateKey
 	nonce    []byte
+	audit    []byte // Ed25519 seed
 	accepted [][]byte
 }
 
@@ -63,9 +66,10 @@ func newMaterial() (*sealedKeys, error) {
 	if err != nil {
 		return nil, err
 	}
-	nonce := make([]byte, 32)
+	nonce, audit := make([]byte, 32), make([]byte, ed25519.SeedSize)
 	rand.Read(nonce)
-	return &sealedKeys{private: private, nonce: nonce}, nil
+	rand.Read(audit)
+	return &sealedKeys{private: private, nonce: nonce, audit: audit}, nil
 }
 
 // write completes the public part with these keys and writes both parts.
@@ -92,6 +96,7 @@ func (m *sealedKeys) describe(p *publicPart) error {
 	p.KID, p.Key = current.KID, current.Key
 	check := nonceCheck(newMACKey(m.nonce))
 	p.NonceCheck = encode(check[:])
+	p.AuditKey = encode(auditKey(m.audit))
 	digest, err := p.Provenance.digest(p.KID)
 	p.ProvenanceSHA256 = encode(digest[:])
 	return err
@@ -104,7 +109,7 @@ func (m *sealedKeys) seal(p publicPart, public []byte, to age.Recipient) ([]byte
 	}
 	s := secretPart{
 		Version: formatVersion, ClusterID: p.ClusterID, Generation: p.Generation, PublicSHA256: publicDigest(public),
-		SigningKey: encode(scalar), NonceKey: encode(m.nonce), AcceptedNonces: []string{},
+		SigningKey: encode(scalar), NonceKey: encode(m.nonce), AuditKey: encode(m.audit), AcceptedNonces: []string{},
 	}
 	for _, k := range m.accepted {
 		s.AcceptedNonces = append(s.AcceptedNonces, encode(k))
@@ -188,10 +193,10 @@ func openSecrets(dir string, id age.Identity) (*secretPart, error) {
 }
 
 func (s *secretPart) keys() (*sealedKeys, error) {
-	m := &sealedKeys{nonce: make([]byte, 32)}
+	m := &sealedKeys{nonce: make([]byte, 32), audit: make([]byte, ed25519.SeedSize)}
 	var scalar [32]byte
 	defer clear(scalar[:])
-	if !fill(scalar[:], s.SigningKey) || !fill(m.nonce, s.NonceKey) {
+	if !fill(scalar[:], s.SigningKey) || !fill(m.nonce, s.NonceKey) || !fill(m.audit, s.AuditKey) {
 		return nil, errFormat
 	}
 	for _, text := range s.AcceptedNonces {
@@ -222,6 +227,9 @@ func assemble(p *publicPart, m *sealedKeys) (*Bundle, error) {
 	if check := nonceCheck(nonces[0]); !hmac.Equal(check[:], id.NonceCheck[:]) {
 		return nil, material("the sealed nonce key is not the one of the bundle's public identity", nil)
 	}
+	if !bytes.Equal(auditKey(m.audit), id.AuditKey[:]) {
+		return nil, material("the sealed audit key is not the one of the bundle's public identity", nil)
+	}
 	for _, k := range m.accepted {
 		nonces = append(nonces, newMACKey(k))
 	}
@@ -233,7 +241,7 @@ func assemble(p *publicPart, m *sealedKeys) (*Bundle, error) {
 	if err != nil {
 		return nil, material("the bundle's verification keys cannot be published", err)
 	}
-	return &Bundle{identity: id, known: known, jwks: jwks, signer: newSigner(id.KID, m.private), nonces: nonces}, nil
+	return &Bundle{identity: id, known: known, jwks: jwks, signer: newSigner(id.KID, m.private), nonces: nonces, auditor: newAuditor(id.ClusterID, m.audit)}, nil
 }
 
 func nonceCheck(k macKey) [32]byte { return k(labelled(domainNonceCheck, nil)) }

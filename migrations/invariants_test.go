@@ -66,7 +66,7 @@ func TestTheSchemaRefuses(t *testing.T) {
 		"a lower replay floor":           `UPDATE nw.ring_floors SET floor = floor - 1`,
 		"a lower boot":                   `UPDATE nw.instances SET boot = 0`,
 		"another key identity":           `UPDATE nw.authority_identity SET kid = sha256('k')`,
-		"a second key identity":          `INSERT INTO nw.authority_identity SELECT false, cluster, generation, kid, public_key, nonce_check, provenance, registered_at FROM nw.authority_identity`,
+		"a second key identity":          `INSERT INTO nw.authority_identity SELECT false, cluster, generation, kid, public_key, nonce_check, provenance, audit_key, registered_at FROM nw.authority_identity`,
 	} {
 		t.Run(name, func(t *testing.T) { refused(t, h.Owner, sql) })
 	}

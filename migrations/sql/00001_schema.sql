@@ -101,9 +101,10 @@ CREATE TABLE nw.authority_identity (
   public_key    bytea NOT NULL CHECK (octet_length(public_key) = 65),
   nonce_check   bytea NOT NULL CHECK (octet_length(nonce_check) = 32),
   provenance    bytea NOT NULL CHECK (octet_length(provenance) = 32),
+  audit_key     bytea NOT NULL CHECK (octet_length(audit_key) = 32),
   registered_at timestamptz NOT NULL DEFAULT clock_timestamp());
 SELECT nw.classify('authority_identity', 'singleton flag, cluster reference, generation number, kid digest, public_key public_key,
-  nonce_check digest, provenance digest, registered_at time');
+  nonce_check digest, provenance digest, audit_key public_key, registered_at time');
 
 -- Registry --------------------------------------------------------------------------------------------------------
 
