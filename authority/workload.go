@@ -24,12 +24,13 @@ type ClientAssertion struct {
 // identify verifies a workload assertion and finds the registered profiles
 // that it matches, exactly. It proves identity only (A2).
 func (a *Authority) identify(ctx context.Context, assertion ClientAssertion, by capability.Thumbprint) (identified, attestation.Assertion, error) {
-	verified, err := a.Assertions.Verify(ctx, assertion.Token.Reveal())
+	verify := a.Assertions.Verify
+	if assertion.Type == api.AssertionJWTSPIFFE {
+		verify = a.Assertions.VerifySVID
+	}
+	verified, err := verify(ctx, assertion.Token.Reveal())
 	if err != nil {
 		return identified{}, verified, refusalOf(err)
-	}
-	if assertion.Type == api.AssertionJWTSPIFFE && !verified.SPIFFE() {
-		return identified{}, verified, api.Refuse(api.InvalidClient)
 	}
 	if err := verified.BoundTo(by); err != nil {
 		return identified{}, verified, refusalOf(err)

@@ -49,11 +49,15 @@ func Catalogued(kind, action string) (Operation, error) {
 
 // Config says which guard this is. What is not marked optional is mandatory.
 type Config struct {
-	URI        string                                // as registered: the public origin and the path, without a slash at the end
-	Name       string                                // of the registered component
-	Issuer     string                                // of the authority, exactly as in its metadata
-	Authority  string                                // base URL under which the authority is reached; optional, the issuer
-	Assertion  func(context.Context) (string, error) // reads the projected workload assertion, anew each time
+	URI       string                                // as registered: the public origin and the path, without a slash at the end
+	Name      string                                // of the registered component
+	Issuer    string                                // of the authority, exactly as in its metadata
+	Authority string                                // base URL under which the authority is reached; optional, the issuer
+	Assertion func(context.Context) (string, error) // reads the projected workload assertion, anew each time
+
+	// AssertionType of it, such as api.AssertionJWTSPIFFE; optional, api.AssertionJWTBearer.
+	AssertionType string
+
 	Ledger     Ledger
 	Operations map[string]Operation // by action
 	Routes     map[string]Route     // by path below the URI, such as /v1/chat/completions; optional
@@ -124,7 +128,7 @@ func New(c Config) (*Guard, error) {
 	g := &Guard{config: c, path: uri.EscapedPath(), key: key, log: c.Logger, slots: make(chan struct{}, c.AtOnce), sweepNow: make(chan struct{}, 1),
 		alive: map[Ref]bool{}, owed: map[Ref]Ref{}}
 	client := &dpopclient.Client{Key: key, HTTP: c.HTTPClient, BaseURL: c.Authority, Timeout: callTimeout, Now: c.Now}
-	g.component = &dpopclient.Component{Client: client, Name: c.Name, Assertion: c.Assertion}
+	g.component = &dpopclient.Component{Client: client, Name: c.Name, Assertion: c.Assertion, AssertionType: c.AssertionType}
 	g.keys = issuerkeys.New(c.Authority+pathJWKS, noRedirects(c.HTTPClient), c.Now)
 	g.nonces = &noncePool{fetch: g.fetchNonce, now: c.Now}
 	return g, nil

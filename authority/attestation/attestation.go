@@ -31,9 +31,6 @@ type Assertion struct {
 	JKT    *capability.Thumbprint // cnf.jkt; nil when the token names no key
 }
 
-// SPIFFE tells whether the subject is a SPIFFE id.
-func (a Assertion) SPIFFE() bool { return strings.HasPrefix(a.Subject, "spiffe://") }
-
 // Config configures a Verifier.
 type Config struct {
 	Keys *jwks.Cache
@@ -93,7 +90,19 @@ func (v *Verifier) Healthy(issuers []string) error {
 // Verify returns the assertion that a compact JWT makes. Every error is a
 // *Refusal; nothing is consumed.
 func (v *Verifier) Verify(ctx context.Context, compact string) (Assertion, error) {
-	t, err := v.keys.Verify(ctx, compact, v.expect)
+	return v.verify(ctx, compact, v.expect)
+}
+
+// VerifySVID is Verify for what must be a JWT-SVID: its issuer is the trust
+// domain of its SPIFFE id, whatever iss says.
+func (v *Verifier) VerifySVID(ctx context.Context, compact string) (Assertion, error) {
+	e := v.expect
+	e.TrustDomain = true
+	return v.verify(ctx, compact, e)
+}
+
+func (v *Verifier) verify(ctx context.Context, compact string, e jwks.Expect) (Assertion, error) {
+	t, err := v.keys.Verify(ctx, compact, e)
 	if err != nil {
 		return Assertion{}, refuse(err)
 	}

@@ -193,7 +193,6 @@ func TestAssertion(t *testing.T) {
 		require.Equal(t, start, a.IssuedAt)
 		require.Equal(t, start.Add(time.Hour), a.Expires)
 		require.Nil(t, a.JKT)
-		require.False(t, a.SPIFFE())
 		again, err := v.Verify(t.Context(), compact)
 		require.NoError(t, err)
 		require.Equal(t, a, again)

@@ -3,6 +3,7 @@ package document
 import (
 	"fmt"
 	"regexp"
+	"strings"
 
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
 	"github.com/nightwarrant/nightwarrant/authority/catalogue"
@@ -37,12 +38,28 @@ type AttestationProfile struct {
 func (p *AttestationProfile) Validate() error {
 	return first(
 		p.check(KindProfile),
-		issuer("issuer", p.Issuer),
+		workloadIssuer(p.Issuer, p.Subject),
 		exact("subject", p.Subject),
 		claims(p.Claims),
 		oneOf("binding", p.Binding, BindFirstKey, BindCnf, BindNone),
 		between("max_lifetime_s", p.MaxLifetimeS, 1, dayS),
 	)
+}
+
+var trustDomainForm = regexp.MustCompile(`^spiffe://[a-z0-9._-]{1,255}$`)
+
+// workloadIssuer checks the issuer of workloads: a URL, or a trust domain, whose workloads have ids of that domain.
+func workloadIssuer(v, subject string) error {
+	if !strings.HasPrefix(v, "spiffe:") {
+		return issuer("issuer", v)
+	}
+	if !trustDomainForm.MatchString(v) {
+		return wrong("issuer", "must be spiffe:// and a trust domain, without a path")
+	}
+	if len(subject) <= len(v)+1 || !strings.HasPrefix(subject, v+"/") {
+		return wrong("subject", "must be a SPIFFE id of the issuer's trust domain")
+	}
+	return nil
 }
 
 var pointerForm = regexp.MustCompile(`^(?:/(?:[!-)+-.0-}]|~[01])+)+$`)

@@ -100,6 +100,8 @@ func TestFieldIsRefused(t *testing.T) {
 		{KindProfile, "issuer", "must have no user, query or fragment", []any{"https://u@issuer.example", "https://issuer.example/?a", "https://issuer.example?", "https://issuer.example/#a"}},
 		{KindProfile, "issuer", "must have a host in lower case", []any{"https://Issuer.example", "https://issuer_a.example", "https://*.example"}},
 		{KindProfile, "issuer", "must leave the default port out", []any{"https://issuer.example:443", "http://localhost:80/", "https://issuer.example:"}},
+		{KindProfile, "issuer", "issuer must be spiffe:// and a trust domain", []any{"spiffe://", "spiffe:prod.example", "spiffe://prod.example/", "spiffe://prod.example/a", "spiffe://Prod.example", "spiffe://u@prod.example", "spiffe://prod.example:1", "spiffe://" + strings.Repeat("a", 256)}},
+		{KindProfile, "issuer", "subject must be a SPIFFE id of the issuer's trust domain", []any{"spiffe://prod.example"}},
 		{KindProfile, "subject", "subject must be between 1 and 256 bytes", []any{"", " a", strings.Repeat("a", 257), absent{}}},
 		{KindProfile, "subject", "must be exact and must not contain U+", []any{"*", "system:serviceaccount:nightly:*", "a\u202eb", "a\nb"}},
 		{KindProfile, "claims", "must be named by a JSON pointer", []any{object{"a": "b"}, object{"": "b"}, object{"/": "b"}, object{"/a//b": "b"}, object{"/~": "b"}, object{"/~2": "b"}, object{"/*": "b"}, object{"/" + strings.Repeat("a", 256): "b"}}},

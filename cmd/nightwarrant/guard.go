@@ -3,10 +3,7 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
-	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -57,7 +54,12 @@ func runGuard(ctx context.Context, document config.GuardDocument, log *slog.Logg
 	}
 	defer end()
 	c := document.Common()
-	of.URI, of.Name, of.Issuer, of.Assertion, of.Logger = c.URI, c.Name, c.Authority, assertionFrom(c.AssertionFile), log
+	from, err := assertionOf(ctx, c.Identity, c.Authority)
+	if err != nil {
+		return err
+	}
+	defer from.close()
+	of.URI, of.Name, of.Issuer, of.Assertion, of.AssertionType, of.Logger = c.URI, c.Name, c.Authority, from.read, from.kind, log
 	g, err := guards.New(of)
 	if err != nil {
 		return &config.Error{Sentence: err.Error()}
@@ -82,26 +84,4 @@ func runGuard(ctx context.Context, document config.GuardDocument, log *slog.Logg
 	err = tasks.Wait()
 	log.Info("stopped")
 	return err
-}
-
-const maxAssertion = 16 << 10
-
-// assertionFrom reads a projected token, anew each time because it is replaced.
-func assertionFrom(path string) func(context.Context) (string, error) {
-	return func(context.Context) (string, error) {
-		f, err := os.Open(path)
-		if err != nil {
-			return "", err
-		}
-		defer f.Close() //nolint:errcheck // it was only read
-		text, err := io.ReadAll(io.LimitReader(f, maxAssertion+1))
-		if err != nil {
-			return "", err
-		}
-		token := strings.TrimSpace(string(text))
-		if token == "" || len(text) > maxAssertion {
-			return "", errors.New("the assertion file is empty or too large")
-		}
-		return token, nil
-	}
 }

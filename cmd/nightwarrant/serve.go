@@ -150,7 +150,7 @@ func cacheOf(own, key string, f config.Freshness, issuers ...config.Issuer) (*jw
 		if err != nil {
 			return nil, config.Wrong(key, "has a roots_file that cannot be used: %s", err)
 		}
-		list[n] = jwks.Issuer{URL: i.URL, JWKSURL: i.JWKSURL, Algorithms: i.Algorithms, Roots: roots}
+		list[n] = jwks.Issuer{URL: i.URL, JWKSURL: i.JWKSURL, File: i.JWKSFile, Algorithms: i.Algorithms, Roots: roots}
 	}
 	cache, err := jwks.New(jwks.Config{Own: own, Issuers: list, Refresh: f.Refresh.Std(), MaxStale: f.MaxStale.Std()})
 	if err != nil {

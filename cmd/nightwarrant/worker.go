@@ -66,7 +66,12 @@ func runCommands(ctx context.Context, of config.Worker, command []string, log *s
 		return err
 	}
 	defer queue.Close() //nolint:errcheck // the process ends
-	w, err := worker.New(worker.Config{Authority: of.Authority, Client: of.Client, Assertion: assertionFrom(of.AssertionFile), Source: runner.Source(queue),
+	from, err := assertionOf(ctx, of.Identity, of.Authority)
+	if err != nil {
+		return err
+	}
+	defer from.close()
+	w, err := worker.New(worker.Config{Authority: of.Authority, Client: of.Client, Assertion: from.read, AssertionType: from.kind, Source: runner.Source(queue),
 		HTTP: &http.Client{Transport: withoutProxy()}, Logger: log})
 	if err != nil {
 		return &config.Error{Sentence: err.Error()}

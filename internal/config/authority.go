@@ -32,6 +32,7 @@ type Keys struct {
 type Issuer struct {
 	URL        string   `yaml:"url"`        // compared byte for byte with the tokens' iss
 	JWKSURL    string   `yaml:"jwks_url"`   // empty means OpenID Connect discovery
+	JWKSFile   string   `yaml:"jwks_file"`  // instead: a file of its keys, such as a SPIFFE bundle
 	Algorithms []string `yaml:"algorithms"` // RS256 and ES256 when empty
 	RootsFile  string   `yaml:"roots_file"` // PEM; the system's roots when empty
 }

@@ -12,13 +12,13 @@ import (
 
 // Guard is what the file of `nightwarrant guard` says whatever its kind.
 type Guard struct {
-	Kind          string `yaml:"kind"`   // of what the guard stands in front of; decides which other keys there are
-	URI           string `yaml:"uri"`    // as registered: an origin of its own, and a path
-	Listen        string `yaml:"listen"` // requests; whatever ends TLS stands in front
-	AdminListen   string `yaml:"admin_listen"`
-	Name          string `yaml:"name"`           // of the registered component
-	Authority     string `yaml:"authority"`      // its issuer
-	AssertionFile string `yaml:"assertion_file"` // the projected token, read anew each time
+	Kind        string `yaml:"kind"`   // of what the guard stands in front of; decides which other keys there are
+	URI         string `yaml:"uri"`    // as registered: an origin of its own, and a path
+	Listen      string `yaml:"listen"` // requests; whatever ends TLS stands in front
+	AdminListen string `yaml:"admin_listen"`
+	Name        string `yaml:"name"`      // of the registered component
+	Authority   string `yaml:"authority"` // its issuer
+	Identity
 }
 
 // GuardDocument is the configuration of a guard of one kind.
@@ -102,7 +102,7 @@ func (g *Guard) check() error {
 		address("listen", g.Listen),
 		optionalAddress("admin_listen", g.AdminListen),
 		required("name", g.Name),
-		required("assertion_file", g.AssertionFile),
+		g.Identity.check(),
 	)
 }
 

@@ -56,8 +56,8 @@ func TestAGoodAuthority(t *testing.T) {
 		Lease: Duration(20 * time.Second), ClockBound: Duration(time.Second),
 		Keys: Keys{"/etc/nightwarrant/bundle", "/etc/nightwarrant/identity"},
 		Disk: Disk{[]string{"/var/lib/postgresql", "/var/log"}, 1024, 10},
-		Assertion: Assertion{MaxLifetime: Duration(2 * time.Hour), Freshness: Freshness{Duration(10 * time.Second), Duration(time.Minute)}, Issuers: []Issuer{{"https://kubernetes.example",
-			"https://kubernetes.example/openid/v1/jwks", []string{"RS256"}, "/etc/nightwarrant/ca.pem"}}},
+		Assertion: Assertion{MaxLifetime: Duration(2 * time.Hour), Freshness: Freshness{Duration(10 * time.Second), Duration(time.Minute)}, Issuers: []Issuer{{URL: "https://kubernetes.example",
+			JWKSURL: "https://kubernetes.example/openid/v1/jwks", Algorithms: []string{"RS256"}, RootsFile: "/etc/nightwarrant/ca.pem"}}},
 		Envelope: Envelope{Issuer: Issuer{URL: "https://idp.example", Algorithms: []string{"RS256", "ES256"}}, Audience: "nightwarrant",
 			MaxAge: Duration(10 * time.Minute), Freshness: Freshness{Duration(time.Minute), Duration(30 * time.Minute)}, Operators: []Operator{{"https://idp.example", "o-1"}}},
 	}, a)

@@ -7,11 +7,11 @@ import (
 
 // Worker is the file of `nightwarrant worker exec`.
 type Worker struct {
-	Authority     string      `yaml:"authority"`      // its issuer
-	Client        string      `yaml:"client"`         // name of the registered product
-	AssertionFile string      `yaml:"assertion_file"` // the projected token, read anew each time
-	Queue         WorkerQueue `yaml:"queue"`
-	Command       Command     `yaml:"command"`
+	Authority string `yaml:"authority"` // its issuer
+	Client    string `yaml:"client"`    // name of the registered product
+	Identity
+	Queue   WorkerQueue `yaml:"queue"`
+	Command Command     `yaml:"command"`
 }
 
 // WorkerQueue is where references come from. After Check, Password is set where PasswordFile names one.
@@ -48,7 +48,7 @@ const (
 func (w *Worker) Check(func(string) string) error {
 	return first(
 		Origin("authority", w.Authority),
-		required("assertion_file", w.AssertionFile),
+		w.Identity.check(),
 		w.Queue.check(),
 		w.Command.check(),
 	)

@@ -34,7 +34,7 @@ func TestAGoodWorker(t *testing.T) {
 	t.Parallel()
 	var w Worker
 	require.NoError(t, Parse("f", []byte(goodWorker), &w, noEnv))
-	assert.Equal(t, Worker{Authority: "https://night.example", Client: "books", AssertionFile: "/run/token",
+	assert.Equal(t, Worker{Authority: "https://night.example", Client: "books", Identity: Identity{AssertionFile: "/run/token"},
 		Queue: WorkerQueue{URL: "nats://a:4222,nats://b:4222", Reference: "AAAAAAAAAAAAAAAAAAAAAA"},
 		Command: Command{Dir: "/srv/books", Pass: []string{"EDITION"}, Secrets: []string{"BOOKS_API_VERSION"}, SocketDir: "/run/nightwarrant", OutputDir: "/var/log/nightwarrant",
 			MaxOutput: 4096, Grace: Duration(10 * time.Second), WhenWaiting: "block", UID: 1000, GID: 1001}}, w)

@@ -49,6 +49,8 @@ func TestConfigRefused(t *testing.T) {
 		"query":               {Own: own, Issuers: with(func(i *Issuer) { i.URL = "https://issuer.example?" })},
 		"fragment":            {Own: own, Issuers: with(func(i *Issuer) { i.URL = "https://issuer.example#" })},
 		"SPIFFE discovery":    {Own: own, Issuers: with(func(i *Issuer) { i.URL = "spiffe://prod.example" })},
+		"address and file":    {Own: own, Issuers: with(func(i *Issuer) { i.JWKSURL, i.File = "https://a/b", "/etc/keys" })},
+		"relative file":       {Own: own, Issuers: with(func(i *Issuer) { i.File = "keys" })},
 		"SPIFFE path":         {Own: own, Issuers: with(func(i *Issuer) { i.URL, i.JWKSURL = "spiffe://prod.example/a", "https://a/b" })},
 		"SPIFFE upper case":   {Own: own, Issuers: with(func(i *Issuer) { i.URL, i.JWKSURL = "spiffe://Prod", "https://a/b" })},
 		"SPIFFE empty":        {Own: own, Issuers: with(func(i *Issuer) { i.URL, i.JWKSURL = "spiffe://", "https://a/b" })},

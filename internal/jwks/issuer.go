@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -23,6 +24,9 @@ type Issuer struct {
 	// JWKSURL is where the keys are. Empty means OpenID Connect discovery below
 	// URL, which then must name the same issuer and a key address on the same origin.
 	JWKSURL string
+	// File holds the keys instead, for instance a SPIFFE bundle that its trust
+	// domain hands over; it is read anew at each refresh.
+	File string
 	// Algorithms is a non-empty subset of RS256 and ES256.
 	Algorithms []string
 	// Roots verifies the server; nil means the system's roots.
@@ -40,7 +44,12 @@ func (i Issuer) validate() error {
 			return errors.New("algorithms may be RS256 and ES256 only")
 		}
 	}
-	if i.JWKSURL != "" {
+	switch {
+	case i.JWKSURL != "" && i.File != "":
+		return errors.New("keys are at an address or in a file, not both")
+	case i.File != "" && !filepath.IsAbs(i.File):
+		return errors.New("the path of the file of keys must be absolute")
+	case i.JWKSURL != "":
 		if err := checkURL(i.JWKSURL); err != nil {
 			return fmt.Errorf("key address: %w", err)
 		}
@@ -53,8 +62,8 @@ func (i Issuer) validate() error {
 
 func (i Issuer) validateTrustDomain() error {
 	domain := strings.TrimPrefix(i.URL, "spiffe://")
-	if i.JWKSURL == "" {
-		return errors.New("a trust domain needs an explicit key address")
+	if i.JWKSURL == "" && i.File == "" {
+		return errors.New("a trust domain needs an explicit key address, or a file")
 	}
 	if domain == "" || strings.Trim(domain, "abcdefghijklmnopqrstuvwxyz0123456789.-_") != "" {
 		return errors.New("a trust domain is lower-case letters, digits, dots, dashes and underscores")

@@ -43,6 +43,9 @@ type Expect struct {
 	Audience    string        // must be the token's only audience
 	MaxLifetime time.Duration // of exp − iat
 	MaxAge      time.Duration // of now − iat; zero means only exp counts
+	// TrustDomain takes the trust domain of a SPIFFE id for the issuer, whatever
+	// iss says (JWT-SVID §3); a token without such an id has none.
+	TrustDomain bool
 }
 
 // Token is a verified token.
@@ -60,10 +63,11 @@ type Token struct {
 // parsed is a token of which nothing has been verified.
 type parsed struct {
 	Token
-	alg, kid  string
-	audiences int
-	notBefore time.Time
-	signature []byte
+	alg, kid    string
+	trustDomain string // of a SPIFFE id, as an issuer; else empty, which none is
+	audiences   int
+	notBefore   time.Time
+	signature   []byte
 }
 
 // Verify returns the token if a configured issuer signed it and it is what the
@@ -81,7 +85,11 @@ func (c *Cache) Verify(ctx context.Context, compact string, e Expect) (Token, er
 			return Token{}, err
 		}
 	}
-	s, ok := c.sources[p.Issuer]
+	token := p.Token
+	if e.TrustDomain {
+		token.Issuer = p.trustDomain
+	}
+	s, ok := c.sources[token.Issuer]
 	if !ok {
 		return Token{}, UntrustedIssuer
 	}
@@ -96,13 +104,13 @@ func (c *Cache) Verify(ctx context.Context, compact string, e Expect) (Token, er
 	// A remembered token was verified under one key: that key must still be the
 	// one that its issuer publishes under this name.
 	if hit && held.key.equal(k) {
-		return p.Token, nil
+		return token, nil
 	}
 	if !k.verify(p) {
 		return Token{}, BadSignature
 	}
 	c.tokens.put(name, entry{parsed: p, key: k})
-	return p.Token, nil
+	return token, nil
 }
 
 // check holds the claims against what is expected. exp gets no leeway.
@@ -197,6 +205,9 @@ func (p *parsed) readClaims(s string) bool {
 func (p *parsed) readIssuer() bool {
 	id, isSPIFFE := strings.CutPrefix(p.Subject, "spiffe://")
 	domain, path, _ := strings.Cut(id, "/")
+	if isSPIFFE && domain != "" && path != "" {
+		p.trustDomain = "spiffe://" + domain
+	}
 	iss, ok := text(p.Claims, "iss", false)
 	switch {
 	case !ok:
@@ -205,8 +216,8 @@ func (p *parsed) readIssuer() bool {
 		p.Issuer = iss
 		return true
 	}
-	p.Issuer = "spiffe://" + domain
-	return isSPIFFE && domain != "" && path != "" && (iss == "" || iss == p.Issuer)
+	p.Issuer = p.trustDomain
+	return p.trustDomain != "" && (iss == "" || iss == p.trustDomain)
 }
 
 // readAudience takes a string or an array of strings, and counts.

@@ -163,7 +163,7 @@ func (i *Issuer) Signer(kid string) crypto.Signer {
 	return nil
 }
 
-// Token signs claims with the key "one". The claim iss is set unless it is there.
+// Token signs claims with the key "one". The claim iss is set unless it is there; nil leaves it out.
 func (i *Issuer) Token(claims map[string]any) string { return i.TokenBy("one", claims) }
 
 // TokenBy is Token with the key of that name.
@@ -171,6 +171,9 @@ func (i *Issuer) TokenBy(kid string, claims map[string]any) string {
 	all := map[string]any{"iss": i.URL}
 	for name, v := range claims {
 		all[name] = v
+	}
+	if all["iss"] == nil {
+		delete(all, "iss")
 	}
 	payload, err := json.Marshal(all)
 	if err != nil {
