@@ -49,7 +49,7 @@ func columns(t *testing.T, pool *pgxpool.Pool) []column {
 
 // fits lists the types that a class may have. Text is for closed vocabularies only.
 var fits = map[string][]string{
-	"reference": {"bytea"}, "digest": {"bytea", "bytea[]"}, "public_key": {"bytea"}, "document": {"bytea"}, "state": {"text"}, "flag": {"boolean"},
+	"reference": {"bytea"}, "digest": {"bytea", "bytea[]"}, "public_key": {"bytea"}, "document": {"bytea"}, "sealed": {"bytea"}, "state": {"text"}, "flag": {"boolean"},
 	"number": {"bigint", "integer", "smallint", "smallint[]"}, "time": {"timestamp with time zone", "date"},
 }
 

@@ -24,6 +24,8 @@ var possible = map[string]string{
 	// A closed gate must be able to open.
 	"evaluate": "derives the decision", "register_replica": "boot report", "boot_component": "component token", "spend_component": "nonces",
 	"report_replica": "readiness report", "report_component": "readiness report", "store_health": "a probe for reports", "register_keys": "comes before the first start",
+	// Signing in admits nothing: what its person then does takes sides by itself.
+	"begin_session": "signing in", "find_session": "reading", "end_session": "signing out", "expire_sessions": "reaper",
 	// Less is always possible.
 	"audit_health": "a probe for reports", "board": "reading", "require": "adds to what is required, and closes",
 	"gate_close": "close", "gate_release": "ends a hold and opens nothing", "gate_standby": "opens nothing", "revoke": "revoke", "cut_off": "revoke", "withdraw": "revoke", "retire": "revoke", "decline": "deny", "deny": "deny", "record_finding": "finding",

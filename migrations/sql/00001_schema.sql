@@ -41,7 +41,7 @@ BEGIN
   FOREACH line IN ARRAY string_to_array(p_columns, ',') LOOP
     col := split_part(btrim(line, E' \n'), ' ', 1);
     class := split_part(btrim(line, E' \n'), ' ', 2);
-    IF class NOT IN ('reference', 'digest', 'state', 'number', 'time', 'flag', 'public_key', 'document') THEN
+    IF class NOT IN ('reference', 'digest', 'state', 'number', 'time', 'flag', 'public_key', 'document', 'sealed') THEN
       RAISE EXCEPTION 'column %.% has no class', p_table, col;
     END IF;
     EXECUTE format('COMMENT ON COLUMN nw.%I.%I IS %L', p_table, col, class);
@@ -65,7 +65,7 @@ CREATE DOMAIN nw.verdict AS text CHECK (VALUE IN (
 CREATE DOMAIN nw.verb AS text CHECK (VALUE IN (
   'register_keys', 'apply', 'retire', 'offer', 'consent', 'decline', 'revoke', 'cut_off', 'plan', 'publish', 'claim', 'renew', 'mint', 'admit', 'settle_effect',
   'late_evidence', 'evidence', 'withdraw', 'expire_effect', 'expire_consent', 'ask', 'decide', 'notice', 'finding', 'settle_run', 'end_run', 'requeue', 'component', 'report', 'open', 'close', 'hold', 'release', 'requirement', 'standby',
-  'incarnation', 'refusals', 'present'));
+  'incarnation', 'refusals', 'present', 'sign_in', 'sign_out'));
 
 -- Families of A17 that this version builds, those that are to come (nobody may report them yet: no stand-in is ever healthy), and an
 -- operator's own ones, by the digest of their name.
