@@ -105,7 +105,7 @@ func (c *cluster) sayAs(family, reason string, sequence int64) (verdict string) 
 	return verdict
 }
 
-var families = []string{"store", "signing", "nonces", "queue", "clock", "audit", "attestation", "approvals", "guards"}
+var families = []string{"store", "signing", "nonces", "queue", "clock", "audit", "attestation", "directory", "approvals", "guards"}
 
 func (c *cluster) allGood() {
 	for _, f := range families {

@@ -15,8 +15,8 @@ const RequirementName = "readiness"
 // which nobody can report yet, and none else: any other name is an operator's
 // own family.
 var (
-	BuiltFamilies  = []string{"store", "signing", "nonces", "queue", "clock", "audit", "attestation", "approvals", "guards"}
-	ComingFamilies = []string{"directory", "brokering", "models"}
+	BuiltFamilies  = []string{"store", "signing", "nonces", "queue", "clock", "audit", "attestation", "directory", "approvals", "guards"}
+	ComingFamilies = []string{"brokering", "models"}
 )
 
 // Requirement says what must be good before anything is admitted, beyond what

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/attestation"
+	"github.com/nightwarrant/nightwarrant/internal/directory"
 	"github.com/nightwarrant/nightwarrant/keys"
 	"github.com/nightwarrant/nightwarrant/readiness"
 )
@@ -24,6 +25,7 @@ func (r *replica) probes(registered func() []string) []readiness.Probe {
 		{Family: "signing", Look: r.lookAtSigning},
 		{Family: "nonces", Look: r.lookAtNonces},
 		{Family: "attestation", Look: func(ctx context.Context) (string, error) { return r.lookAtAttestation(ctx, registered()) }},
+		{Family: "directory", Look: r.lookAtDirectory},
 	}
 }
 
@@ -118,4 +120,17 @@ func (r *replica) badAssertions(now time.Time) map[string]attestation.Reason {
 		sign(fmt.Sprintf(claims, trusted, r.config.Issuer+"/elsewhere", now.Unix(), now.Unix()+60)):     attestation.WrongAudience,
 		sign(fmt.Sprintf(claims, trusted, r.config.Issuer, now.Unix()-120, now.Unix()-60)):              attestation.Expired,
 	}
+}
+
+// lookAtDirectory asks for somebody whom nobody can know. Only a directory that
+// takes our token and looks can say that there is none.
+func (r *replica) lookAtDirectory(ctx context.Context) (string, error) {
+	answer, err := r.members.Member(ctx, r.config.Envelope.Issuer.URL, "nightwarrant-canary-"+rand.Text())
+	switch {
+	case err != nil:
+		return readiness.Unreachable, err
+	case answer != directory.Absent:
+		return readiness.Canary, errCanary
+	}
+	return readiness.Good, nil
 }

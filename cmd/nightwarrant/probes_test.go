@@ -58,7 +58,7 @@ func TestProbesNameTheirFamilies(t *testing.T) {
 	for _, p := range r.probes(none) {
 		families = append(families, p.Family)
 	}
-	assert.ElementsMatch(t, []string{"store", "clock", "audit", "signing", "nonces", "attestation"}, families, "what nw.report_replica takes of an authority")
+	assert.ElementsMatch(t, []string{"store", "clock", "audit", "signing", "nonces", "attestation", "directory"}, families, "what nw.report_replica takes of an authority")
 }
 
 func TestKeysProveThemselves(t *testing.T) {

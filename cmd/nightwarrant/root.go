@@ -37,7 +37,7 @@ func (p program) commands() []*cobra.Command {
 		p.serve(), p.scheduler(), p.guard(), p.worker(), p.effect(),
 		p.migrate(), p.keys(), p.gate(), p.fsck(),
 		p.admin(), p.offer(), p.task(), p.runs(), p.finding(), p.decision(), p.notice(), p.readiness(),
-		p.demo(), p.dev(), p.bench(), p.version(), p.devIssuer(), p.devIDP(), p.devNATS(), p.demoWorker(),
+		p.demo(), p.dev(), p.bench(), p.version(), p.devIssuer(), p.devIDP(), p.devDirectory(), p.devNATS(), p.demoWorker(),
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority/attestation"
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
 	"github.com/nightwarrant/nightwarrant/internal/config"
+	"github.com/nightwarrant/nightwarrant/internal/directory"
 	"github.com/nightwarrant/nightwarrant/internal/disk"
 	"github.com/nightwarrant/nightwarrant/internal/jwks"
 	"github.com/nightwarrant/nightwarrant/internal/pg"
@@ -51,6 +52,7 @@ type replica struct {
 	people     *jwks.Cache
 	assertions *attestation.Verifier
 	envelopes  *principal.Envelopes
+	members    *directory.SCIM
 }
 
 // serve runs until ctx ends. What is wrong with files is found before the
@@ -140,7 +142,8 @@ func (r *replica) trust() (err error) {
 	if err != nil {
 		return config.Wrong("envelope", "cannot be used: %s", err)
 	}
-	return nil
+	r.members, err = membersOf(c.Directory, c.Envelope.Issuer.URL)
+	return err
 }
 
 func cacheOf(own, key string, f config.Freshness, issuers ...config.Issuer) (*jwks.Cache, error) {
@@ -157,6 +160,23 @@ func cacheOf(own, key string, f config.Freshness, issuers ...config.Issuer) (*jw
 		return nil, config.Wrong(key, "cannot be used: %s", err)
 	}
 	return cache, nil
+}
+
+// membersOf asks the directory about people of the envelopes' issuer.
+func membersOf(d config.Directory, issuer string) (*directory.SCIM, error) {
+	roots, err := rootsOf(d.RootsFile)
+	if err != nil {
+		return nil, config.Wrong("directory.roots_file", "cannot be used: %s", err)
+	}
+	token := func() (directory.Secret, error) { return config.ReadSecret(d.TokenFile) }
+	if _, err := token(); err != nil {
+		return nil, config.Wrong("directory.token_file", "%s", err)
+	}
+	members, err := directory.NewSCIM(directory.Config{URL: d.URL, Issuer: issuer, Timeout: d.Timeout.Std(), Roots: roots, Token: token})
+	if err != nil {
+		return nil, config.Wrong("directory", "cannot be used: %s", err)
+	}
+	return members, nil
 }
 
 // rootsOf reads the certificates that alone are trusted; nil means the system's.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nightwarrant/nightwarrant/internal/authoritytest"
+	"github.com/nightwarrant/nightwarrant/internal/directory/scimserver"
 	"github.com/nightwarrant/nightwarrant/internal/jwks/jwkstest"
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
 )
@@ -27,6 +29,7 @@ type site struct {
 	url       string
 	workloads *jwkstest.Issuer
 	platform  *jwkstest.Issuer
+	members   *scimserver.Server
 	file      string // authority.yaml
 }
 
@@ -43,6 +46,7 @@ envelope:
   audience: AUDIENCE
   max_age: 1h
   operators: [{issuer: PLATFORM, subject: operator-1}]
+directory: {url: MEMBERS, token_file: DIR/directory.token}
 `
 
 // newSite writes the files; database may be a URL that nobody answers.
@@ -52,10 +56,13 @@ func newSite(t testing.TB, database string) *site {
 	require.NoError(t, err)
 	listen := l.Addr().String()
 	require.NoError(t, l.Close())
-	s := &site{dir: t.TempDir(), url: "http://" + listen, workloads: jwkstest.New(t), platform: jwkstest.New(t)}
+	s := &site{dir: t.TempDir(), url: "http://" + listen, workloads: jwkstest.New(t), platform: jwkstest.New(t), members: scimserver.New("directory-token")}
+	directory := httptest.NewServer(s.members)
+	t.Cleanup(directory.Close)
+	write(t, s.dir, "directory.token", "directory-token")
 	env{}.good(t, "keys", "init", "--dir", filepath.Join(s.dir, "bundle"), "--identity-file", filepath.Join(s.dir, "identity"))
 	s.file = write(t, s.dir, "authority.yaml", strings.NewReplacer("DATABASE", database, "ISSUER", s.url, "LISTEN", listen, "DIR", s.dir,
-		"WORKLOADS", s.workloads.URL, "PLATFORM", s.platform.URL, "AUDIENCE", authoritytest.Audience).Replace(siteFile))
+		"WORKLOADS", s.workloads.URL, "PLATFORM", s.platform.URL, "MEMBERS", directory.URL, "AUDIENCE", authoritytest.Audience).Replace(siteFile))
 	return s
 }
 
@@ -103,6 +110,12 @@ func TestServeRefusesFiles(t *testing.T) {
 		{"issuer: {url: " + s.platform.URL, "issuer: {url: " + s.url, "our own issuer cannot be a configured issuer"},
 		{"keys: {dir: ", "keys: {dir: /nowhere", "cannot be found"},
 		{"identity_file: " + s.dir + "/identity", "identity_file: " + s.dir + "/bundle/identity", "the identity file lies inside the bundle directory"},
+		{"directory: {url: ", "directory: {url: \"\", token_file: x}\n#", "directory.url is missing"},
+		{"directory: {url: http://127.0.0.1", "directory: {url: http://192.0.2.1", "directory.url must be https, or http on a loopback address"},
+		{"token_file: ", "token_file: /nowhere", `directory.token_file names "/nowhere`},
+		{"directory.token}", "directory.token, timeout: 1s}", "directory.timeout must be between 10ms and 500ms"},
+		{"directory.token}", "directory.token, roots_file: " + s.file + "}", "directory.roots_file cannot be used: it holds no PEM certificate"},
+		{"directory: {", "#", "directory.url is missing"},
 		{"database_url: ", "database_url_file: /nowhere\n#", `database_url_file names "/nowhere", which cannot be opened`},
 		{"database_url: ", "database_url: \"\"\n#", "database_url must be given"},
 		{"database_url: " + unreachable, "database_url: \"http://u:hunter2@h/\"", "its URL cannot be read"},
@@ -227,7 +240,7 @@ func TestServeReportsItsFamilies(t *testing.T) {
 	require.Equal(t, exitOK, s.register(t, db).code)
 	r := env{}.start(t, `"msg":"serving"`, "serve", "--config", s.file)
 	owner := db.Pool(t, teststack.Owner)
-	want := "attestation good, audit good, clock good, nonces good, signing good, store settings"
+	want := "attestation good, audit good, clock good, directory good, nonces good, signing good, store settings"
 	var got string
 	require.Eventually(t, func() bool {
 		err := owner.QueryRow(t.Context(), `SELECT coalesce(string_agg(family || ' ' || reason, ', ' ORDER BY family), '') FROM nw.readiness_reports`).Scan(&got)
@@ -276,7 +289,7 @@ func TestReadinessBoard(t *testing.T) {
 	out := e.good(t, "readiness")
 	assert.Regexp(t, `^Admission is closed: start since \S+Z. Epoch 1, incarnation 1, requirement 1.\n\n`, out)
 	assert.Regexp(t, `(?m)^FAMILY +COMPONENT +STATE +SINCE +GOOD +NEEDED +AGE +TASKS$`, out)
-	for _, family := range []string{"store", "signing", "nonces", "queue", "clock", "audit", "attestation", "approvals", "guards"} {
+	for _, family := range []string{"store", "signing", "nonces", "queue", "clock", "audit", "attestation", "directory", "approvals", "guards"} {
 		assert.Regexp(t, `(?m)^`+family+` +absent +never +0 +1 +never +0$`, out)
 	}
 	e.good(t, "gate", "close")
@@ -287,7 +300,7 @@ func TestReadinessBoard(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(e.good(t, "readiness", "--json")), &b))
 	assert.True(t, b.Held)
-	assert.Len(t, b.Families, 9)
+	assert.Len(t, b.Families, 10)
 	env{}.run(t, "readiness", "--database-url", db.URL("nw_scheduler")).bad(t, exitFailed, "permission denied")
 }
 

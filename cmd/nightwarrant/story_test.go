@@ -52,6 +52,11 @@ envelope:
   issuer: {url: "http://PLATFORM"}
   audience: https://platform.example/nightwarrant
   operators: [{issuer: "http://PLATFORM", subject: operator-1}]
+directory: {url: "http://MEMBERS", token_file: DIR/directory.token}
+`
+	storyDirectory = `listen: MEMBERS
+token_file: DIR/directory.token
+members: [{subject: operator-1}, {subject: member-1}]
 `
 	storyScheduler = `database_url_file: DIR/nw_scheduler.url
 nats: {url: "nats://NATS", user: admin, password_file: DIR/nats.password, monitor_url: "MONITOR"}
@@ -114,6 +119,7 @@ func TestFromNothingToAYes(t *testing.T) {
 	p := newPlace(t)
 	p.run("dev-issuer", "issuer.yaml", storyIssuer, `"msg":"tokens are current"`)
 	p.run("dev-idp", "idp.yaml", storyIDP, `"msg":"tokens are current"`)
+	p.run("dev-directory", "directory.yaml", storyDirectory, `"msg":"answering"`)
 	p.run("serve", "authority.yaml", storyAuthority, `"msg":"serving"`)
 	authority := "http://" + p.names["AUTHORITY"]
 	operator, member := p.person("operator"), p.person("member")
@@ -152,7 +158,7 @@ func newPlace(t *testing.T) *place {
 		t.Skip(err)
 	}
 	p := &place{t: t, dir: t.TempDir(), names: map[string]string{}}
-	for _, name := range []string{"AUTHORITY", "GUARD", "WORKLOADS", "PLATFORM"} {
+	for _, name := range []string{"AUTHORITY", "GUARD", "WORKLOADS", "PLATFORM", "MEMBERS"} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		p.names[name] = l.Addr().String()
@@ -166,6 +172,7 @@ func newPlace(t *testing.T) *place {
 	write(t, p.dir, "nats.password", password)
 	p.names["HOOK"], _ = receiver(t)
 	write(t, p.dir, "webhook", hookSecret)
+	write(t, p.dir, "directory.token", "directory-token")
 	cluster, err := os.MkdirTemp("", "nw-story-")
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(cluster, 0o755)) // the server's account must pass

@@ -20,6 +20,7 @@ type Authority struct {
 	Disk        Disk      `yaml:"disk"`
 	Assertion   Assertion `yaml:"assertion"`
 	Envelope    Envelope  `yaml:"envelope"`
+	Directory   Directory `yaml:"directory"`
 }
 
 // Keys says where the key bundle is.
@@ -80,6 +81,7 @@ func (a *Authority) Check(env func(string) string) error {
 		a.Disk.check(),
 		a.Assertion.check(),
 		a.Envelope.check(),
+		a.Directory.check(),
 	)
 }
 

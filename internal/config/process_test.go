@@ -44,6 +44,10 @@ envelope:
   operators:
     - issuer: https://idp.example
       subject: o-1
+directory:
+  url: https://people.example/scim/v2
+  token_file: /etc/nightwarrant/directory
+  timeout: 200ms
 `
 
 func TestAGoodAuthority(t *testing.T) {
@@ -60,6 +64,7 @@ func TestAGoodAuthority(t *testing.T) {
 			JWKSURL: "https://kubernetes.example/openid/v1/jwks", Algorithms: []string{"RS256"}, RootsFile: "/etc/nightwarrant/ca.pem"}}},
 		Envelope: Envelope{Issuer: Issuer{URL: "https://idp.example", Algorithms: []string{"RS256", "ES256"}}, Audience: "nightwarrant",
 			MaxAge: Duration(10 * time.Minute), Freshness: Freshness{Duration(time.Minute), Duration(30 * time.Minute)}, Operators: []Operator{{"https://idp.example", "o-1"}}},
+		Directory: Directory{URL: "https://people.example/scim/v2", TokenFile: "/etc/nightwarrant/directory", Timeout: Duration(200 * time.Millisecond)},
 	}, a)
 }
 
@@ -120,6 +125,10 @@ func TestAWrongAuthority(t *testing.T) {
 		"  max_stale: 5s":                          "f line 23: assertion.max_stale must not be less than assertion.refresh, which is 10s",
 		"  max_stale: 25h":                         "f line 23: assertion.max_stale must be between 1s and 24h0m0s",
 		"  max_age: 13h":                           "f line 28: envelope.max_age must be between 1m0s and 12h0m0s",
+		"  url: http://people.example":             "f line 35: directory.url must be https, or http on a loopback address",
+		"  url: \"\"":                              "f line 35: directory.url is missing",
+		"  token_file: \"\"":                       "f line 36: directory.token_file is missing",
+		"  timeout: 501ms":                         "f line 37: directory.timeout must be between 10ms and 500ms",
 		"      subject: \"\"":                      "f line 31: envelope.operators must each have an issuer and a subject",
 		"database_url: \"\"":                       "f line 1: database_url must be given, here or as database_url_file, and not in both places",
 		"database_url: a\ndatabase_url_file: /a/b": "f line 1: database_url must be given, here or as database_url_file, and not in both places",
@@ -155,6 +164,7 @@ listen: :8443
 keys: {dir: a, identity_file: b}
 assertion: {issuers: [{url: "https://k.example"}]}
 envelope: {issuer: {url: "https://i.example"}, audience: n}
+directory: {url: "https://d.example", token_file: d}
 `), &a, noEnv))
 	host, err := os.Hostname()
 	require.NoError(t, err)
@@ -162,6 +172,7 @@ envelope: {issuer: {url: "https://i.example"}, audience: n}
 	assert.Equal(t, 30*time.Second, a.Lease.Std())
 	assert.Equal(t, 2*time.Second, a.ClockBound.Std())
 	assert.Equal(t, time.Hour, a.Envelope.MaxAge.Std())
+	assert.Equal(t, 300*time.Millisecond, a.Directory.Timeout.Std())
 	assert.Equal(t, 24*time.Hour, a.Assertion.MaxLifetime.Std())
 	assert.Empty(t, a.AdminListen)
 	assert.Equal(t, Disk{nil, 512, 5}, a.Disk)

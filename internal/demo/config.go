@@ -19,6 +19,8 @@ const (
 	operator = "operator-1c9d"
 
 	tokenLife = 10 * time.Minute
+
+	directoryConfig, directoryToken = "directory.yaml", "directory.token"
 )
 
 // writeConfig writes the configuration of every process, as an operator would.
@@ -39,6 +41,13 @@ people:
   - {subject: ` + member + `, email: member@people.demo, file: ` + s.path("people", "member-2") + `}
   - {subject: ` + operator + `, email: operator@people.demo, file: ` + s.path("people", "operator") + `}
 `,
+		directoryConfig: `listen: 127.0.0.1:` + port(s.ports.Directory) + `
+token_file: ` + s.path("config", directoryToken) + `
+members:
+  - {subject: ` + member + `, email: member@people.demo}
+  - {subject: ` + operator + `, email: operator@people.demo}
+`,
+		directoryToken: s.passwords[directoryToken],
 		"guard.yaml": `kind: postgres
 uri: ` + s.GuardURI() + `
 listen: 127.0.0.1:` + port(s.ports.Guard) + `
@@ -77,6 +86,7 @@ assertion:
   issuer: {url: "` + local(s.ports.People) + `"}
   audience: ` + audience + `
   operators: [{issuer: "` + local(s.ports.People) + `", subject: ` + operator + `}]
+directory: {url: "` + local(s.ports.Directory) + `", token_file: ` + s.path("config", directoryToken) + `}
 `
 	}
 	for name, text := range files {

@@ -74,8 +74,8 @@ type Stack struct {
 
 // ports are kept, because issuers and origins are names that tokens carry.
 type ports struct {
-	Origin, ReplicaA, ReplicaB, AdminA, AdminB, Workloads, People, Guard, NATS, Monitor, Hook, Mind, Models int
-	Name                                                                                                    string // of this stack's databases and roles
+	Origin, ReplicaA, ReplicaB, AdminA, AdminB, Workloads, People, Directory, Guard, NATS, Monitor, Hook, Mind, Models int
+	Name                                                                                                               string // of this stack's databases and roles
 }
 
 // Origin is the one public origin of the authority.
@@ -102,7 +102,7 @@ func New(o Options) (*Stack, error) {
 		return nil, err
 	}
 	return s, s.remember("passwords.json", &s.passwords, func() error {
-		for _, of := range []string{"authority", "scheduler", "operator", "guard", "nats-scheduler", "nats-bookkeeper", "nats-probe", "nats-assistant", "nats-breaker", modelKey} {
+		for _, of := range []string{"authority", "scheduler", "operator", "guard", "nats-scheduler", "nats-bookkeeper", "nats-probe", "nats-assistant", "nats-breaker", modelKey, directoryToken} {
 			s.passwords[of] = cmp.Or(s.passwords[of], rand.Text())
 		}
 		s.passwords[hookSecret] = cmp.Or(s.passwords[hookSecret], newHookSecret())
@@ -131,7 +131,7 @@ func (s *Stack) remember(name string, into any, choose func() error) error {
 // choose takes free ports where there are none yet. All are held until each is known, so that none comes twice.
 func (p *ports) choose() error {
 	p.Name = cmp.Or(p.Name, "nw_"+fmt.Sprintf("%x", time.Now().UnixNano()))
-	for _, port := range []*int{&p.Origin, &p.ReplicaA, &p.ReplicaB, &p.AdminA, &p.AdminB, &p.Workloads, &p.People, &p.Guard, &p.NATS, &p.Monitor, &p.Hook, &p.Mind, &p.Models} {
+	for _, port := range []*int{&p.Origin, &p.ReplicaA, &p.ReplicaB, &p.AdminA, &p.AdminB, &p.Workloads, &p.People, &p.Directory, &p.Guard, &p.NATS, &p.Monitor, &p.Hook, &p.Mind, &p.Models} {
 		if *port != 0 {
 			continue
 		}
@@ -349,6 +349,9 @@ func (s *Stack) startIssuers(ctx context.Context) error {
 	if _, err := s.start("idp", "dev-idp", "--config", s.path("config", "idp.yaml")); err != nil {
 		return err
 	}
+	if _, err := s.start("directory", "dev-directory", "--config", s.path("config", directoryConfig)); err != nil {
+		return err
+	}
 	return until(ctx, 15*time.Second, "the issuers' first tokens", func() (bool, error) {
 		for _, f := range []string{"worker-1", "worker-2", "probe", "guard", "guard-2"} {
 			if _, err := os.Stat(s.path("tokens", f)); err != nil {
@@ -501,7 +504,7 @@ func (s *Stack) WaitOpen(ctx context.Context, limit time.Duration) error {
 
 // Stop ends everything, the processes that need others first.
 func (s *Stack) Stop() {
-	for _, name := range []string{"worker-1", "worker-2", "assistant-1", "guard", "mind", "scheduler", "replica-a", "replica-b", "issuer", "idp", "nats"} {
+	for _, name := range []string{"worker-1", "worker-2", "assistant-1", "guard", "mind", "scheduler", "replica-a", "replica-b", "issuer", "idp", "directory", "nats"} {
 		if c := s.children[name]; c != nil {
 			c.stop()
 		}

@@ -69,8 +69,8 @@ CREATE DOMAIN nw.verb AS text CHECK (VALUE IN (
 
 -- Families of A17 that this version builds, those that are to come (nobody may report them yet: no stand-in is ever healthy), and an
 -- operator's own ones, by the digest of their name.
-CREATE DOMAIN nw.family AS text CHECK (VALUE IN ('store', 'signing', 'nonces', 'queue', 'clock', 'audit', 'attestation', 'approvals', 'guards',
-  'directory', 'brokering', 'models') OR VALUE ~ '^x_[0-9a-f]{64}$');
+CREATE DOMAIN nw.family AS text CHECK (VALUE IN ('store', 'signing', 'nonces', 'queue', 'clock', 'audit', 'attestation', 'directory', 'approvals', 'guards',
+  'brokering', 'models') OR VALUE ~ '^x_[0-9a-f]{64}$');
 
 -- Why a report is bad or a decision closed.
 CREATE DOMAIN nw.reason AS text CHECK (VALUE IN (

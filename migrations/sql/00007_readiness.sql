@@ -3,7 +3,7 @@
 -- every required family good, from reports newer than the close, for some rounds and some time (design.md §8).
 
 -- always are the families that no configuration can leave out (A17). Guards are judged one by one.
-CREATE FUNCTION nw.always() RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT ARRAY['store', 'signing', 'nonces', 'queue', 'clock', 'audit', 'attestation', 'approvals'] $$;
+CREATE FUNCTION nw.always() RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT ARRAY['store', 'signing', 'nonces', 'queue', 'clock', 'audit', 'attestation', 'directory', 'approvals'] $$;
 
 -- compatible says whether a guard speaks a required protocol, does exactly the actions that are registered for it, and serves nothing but required models
 -- and datasets, by their exact digests.
@@ -319,7 +319,7 @@ BEGIN
   verdict := CASE
     WHEN NOT EXISTS (SELECT FROM instances WHERE id = p_instance AND kind = p_kind AND p_kind IN ('authority', 'scheduler')) THEN 'not_found'
     WHEN NOT EXISTS (SELECT FROM instances WHERE id = p_instance AND boot = p_boot) THEN 'boot_superseded'
-    WHEN p_kind = 'authority' AND p_family NOT IN ('store', 'signing', 'nonces', 'clock', 'audit', 'attestation') THEN 'unknown_family'
+    WHEN p_kind = 'authority' AND p_family NOT IN ('store', 'signing', 'nonces', 'clock', 'audit', 'attestation', 'directory') THEN 'unknown_family'
     WHEN p_kind = 'scheduler' AND p_family NOT IN ('queue', 'approvals') THEN 'unknown_family'
     ELSE nw.record_report(p_instance, p_boot, p_family, p_sequence, p_healthy, p_reason, p_age_ms) END;
 END $$;

@@ -43,7 +43,7 @@ const (
 
 // always are the families without which a decision is not complete, whatever it
 // says (nw.always and the guards).
-var always = []string{"approvals", "attestation", "audit", "clock", "guards", "nonces", "queue", "signing", "store"}
+var always = []string{"approvals", "attestation", "audit", "clock", "directory", "guards", "nonces", "queue", "signing", "store"}
 
 // Config says whose decision to apply. Only the issuer is mandatory.
 type Config struct {

@@ -123,7 +123,7 @@ func (p *place) allGood() {
 	p.t.Helper()
 	require.Equal(p.t, "ok", p.verdict(p.report()))
 	for kind, b := range p.replicas {
-		families := []string{"store", "signing", "nonces", "clock", "audit", "attestation"}
+		families := []string{"store", "signing", "nonces", "clock", "audit", "attestation", "directory"}
 		if kind == "scheduler" {
 			families = []string{"queue", "approvals"}
 		}
