@@ -1,0 +1,4 @@
+package console
+
+// operatorRoutes are the operators' pages.
+func (c *Console) operatorRoutes() []Route { return nil }

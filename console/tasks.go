@@ -1,0 +1,93 @@
+package console
+
+import (
+	"time"
+
+	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/authority/document"
+	"github.com/nightwarrant/nightwarrant/scheduler/timetable"
+)
+
+// tasksPage is where a member begins: what waits for an answer, and what may run.
+type tasksPage struct {
+	Offers    []offerLine
+	Decisions []decisionLine
+	Tasks     []taskLine
+	Next      string
+}
+
+type offerLine struct {
+	Offer   string
+	Title   foreign
+	Client  string
+	Rhythm  string
+	Expires moment
+}
+
+type taskLine struct {
+	Task     string
+	Title    foreign
+	Client   string
+	Rhythm   string
+	State    state
+	Next     moment
+	Revision int64
+}
+
+func (c *Console) tasks(v *visit) error {
+	m, err := v.actor()
+	if err != nil {
+		return err
+	}
+	tasks, err := c.Authority.Tasks(v.r.Context(), m)
+	if err != nil {
+		return err
+	}
+	offers, err := v.offers("")
+	if err != nil {
+		return err
+	}
+	cards, err := v.cards("")
+	if err != nil {
+		return err
+	}
+	documents := make([]*document.Task, len(tasks))
+	var schedules []timetable.Document
+	for i, t := range tasks {
+		documents[i] = taskOf(t.Document)
+		schedules = append(schedules, documents[i].Schedule)
+	}
+	zone := v.in(schedules...)
+	p := tasksPage{Decisions: v.decisionLines(cards, zone, "pending")}
+	for _, o := range offers {
+		if o.State == "open" {
+			p.Offers = append(p.Offers, v.offerLine(o, zone))
+		}
+	}
+	for i, t := range tasks {
+		p.Tasks = append(p.Tasks, v.taskLine(t, documents[i], zone))
+	}
+	return v.show(sheet{Name: "tasks", Title: "Your tasks", Here: "tasks", Every: 5, Main: p}, zone)
+}
+
+// taskOf reads a stored task; one that cannot be read has no title and says so by that.
+func taskOf(body []byte) *document.Task {
+	if d, err := document.ParseJSON(body); err == nil {
+		if t, ok := d.(*document.Task); ok {
+			return t
+		}
+	}
+	return &document.Task{}
+}
+
+func (v *visit) taskLine(t api.Task, d *document.Task, zone *time.Location) taskLine {
+	l := taskLine{Task: t.Task, Title: theirs(d.Client, d.Title), Client: d.Client, Rhythm: rhythm(d.Schedule), Revision: t.Revision,
+		State: state{"no", "Not allowed", "calm"}}
+	if t.Consented {
+		l.State = state{"yes", "Allowed", "good"}
+		if t.NextAt != nil {
+			l.Next = v.at(*t.NextAt, zone)
+		}
+	}
+	return l
+}
