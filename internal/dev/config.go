@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net"
+	"net/url"
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/internal/config"
@@ -111,7 +112,14 @@ func uid(of string) string {
 // People is the file of `nightwarrant dev-idp`.
 type People struct {
 	Common
-	People []Person `yaml:"people"`
+	People  []Person `yaml:"people"`
+	Clients []Client `yaml:"clients"` // at which people sign in with a browser; none when absent
+}
+
+// Client is a public client of the identity provider, with PKCE alone.
+type Client struct {
+	ID          string `yaml:"id"`
+	RedirectURI string `yaml:"redirect_uri"` // exact
 }
 
 // Person is one envelope that is kept fresh in a file. A person with several
@@ -135,19 +143,28 @@ func (p *People) Check(func(string) string) error {
 			return config.Wrong(fmt.Sprintf("people[%d]", i), "needs a subject and a file")
 		}
 	}
+	for i, c := range p.Clients {
+		if to, err := url.Parse(c.RedirectURI); c.ID == "" || err != nil || !to.IsAbs() || to.Host == "" || to.RawQuery != "" || to.Fragment != "" {
+			return config.Wrong(fmt.Sprintf("clients[%d]", i), "needs an id and a complete redirect_uri without a query")
+		}
+	}
 	return distinct(p.projections())
 }
 
 func (p *People) projections() []projection {
 	out := make([]projection, len(p.People))
 	for i, one := range p.People {
-		claims := map[string]any{"sub": one.Subject, "aud": p.Audience}
-		if one.Email != "" {
-			claims["email"] = one.Email
-		}
-		out[i] = projection{one.File, claims}
+		out[i] = projection{one.File, one.claims(p.Audience)}
 	}
 	return out
+}
+
+func (p Person) claims(audience string) map[string]any {
+	claims := map[string]any{"sub": p.Subject, "aud": audience}
+	if p.Email != "" {
+		claims["email"] = p.Email
+	}
+	return claims
 }
 
 func distinct(all []projection) error {

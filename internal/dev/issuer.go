@@ -44,7 +44,7 @@ type Issuer struct {
 	url       string
 	signer    jose.Signer
 	keys      []byte // the JWK set
-	discovery []byte
+	discovery map[string]any
 }
 
 // NewIssuer makes an issuer with the given URL. Its key is ES256 or RS256; with
@@ -68,21 +68,27 @@ func NewIssuer(url, algorithm, dir string) (*Issuer, error) {
 	if i.keys, err = json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{public}}); err != nil {
 		return nil, err
 	}
-	i.discovery, err = json.Marshal(map[string]any{"issuer": url, "jwks_uri": url + pathKeys, "response_types_supported": []string{"id_token"},
-		"subject_types_supported": []string{"pairwise"}, "id_token_signing_alg_values_supported": []string{algorithm}})
-	return i, err
+	i.discovery = map[string]any{"issuer": url, "jwks_uri": url + pathKeys, "response_types_supported": []string{"id_token"},
+		"subject_types_supported": []string{"pairwise"}, "id_token_signing_alg_values_supported": []string{algorithm}}
+	return i, nil
 }
 
 // Handler answers with the discovery document and the key set.
-func (i *Issuer) Handler() http.Handler {
+func (i *Issuer) Handler() http.Handler { return i.handler() }
+
+func (i *Issuer) handler() *http.ServeMux {
 	mux := http.NewServeMux()
-	for path, body := range map[string][]byte{pathDiscovery: i.discovery, pathKeys: i.keys} {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			_, _ = w.Write(body) // the caller may be gone
-		})
+	for path, body := range map[string]any{pathDiscovery: i.discovery, pathKeys: json.RawMessage(i.keys)} {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, body) })
 	}
 	return mux
+}
+
+func writeJSON(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body) // the caller may be gone
 }
 
 // Token signs a token with these claims that lives from now on, with a fresh jti.

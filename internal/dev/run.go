@@ -22,12 +22,12 @@ type projection struct {
 
 // RunWorkloads serves the workload issuer and keeps its files fresh, until ctx ends.
 func RunWorkloads(ctx context.Context, c *Workloads, log *slog.Logger) error {
-	return run(ctx, &c.Common, c.projections(), log)
+	return run(ctx, &c.Common, (*Issuer).Handler, c.projections(), log)
 }
 
 // RunPeople serves the identity provider and keeps its files fresh, until ctx ends.
 func RunPeople(ctx context.Context, c *People, log *slog.Logger) error {
-	return run(ctx, &c.Common, c.projections(), log)
+	return run(ctx, &c.Common, func(i *Issuer) http.Handler { return NewProvider(i, c).Handler() }, c.projections(), log)
 }
 
 // Renew puts a fresh token of a service account into its file, as a kubelet does
@@ -41,7 +41,7 @@ func (i *Issuer) Renew(a Account, audience string, lifetime time.Duration) error
 }
 
 // run listens before it writes: a token that can be read can be verified.
-func run(ctx context.Context, c *Common, all []projection, log *slog.Logger) error {
+func run(ctx context.Context, c *Common, answer func(*Issuer) http.Handler, all []projection, log *slog.Logger) error {
 	issuer, err := NewIssuer(c.URL(), c.Algorithm, c.Dir)
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func run(ctx context.Context, c *Common, all []projection, log *slog.Logger) err
 	if err != nil {
 		return fmt.Errorf("dev: %w", err)
 	}
-	server := &http.Server{Handler: issuer.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10}
+	server := &http.Server{Handler: answer(issuer), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
