@@ -32,6 +32,11 @@ func TestAuditorSignsNotes(t *testing.T) {
 	opened, err := note.Open(signed, note.VerifierList(verifier))
 	require.NoError(t, err)
 	assert.Equal(t, "a checkpoint\n", opened.Text)
+	for _, ours := range []note.Verifier{id.AuditVerifier(), b.Auditor().Verifier()} {
+		opened, err = note.Open(signed, note.VerifierList(ours))
+		require.NoError(t, err)
+		assert.Equal(t, "a checkpoint\n", opened.Text)
+	}
 	_, err = note.Open([]byte(strings.Replace(string(signed), "a ", "b ", 1)), note.VerifierList(verifier))
 	require.Error(t, err)
 

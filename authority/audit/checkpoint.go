@@ -51,10 +51,12 @@ func parseCheckpoint(text string) (c Checkpoint, err error) {
 		return Checkpoint{}, errCheckpoint
 	}
 	c.Root, c.At = root, when
-	for text, n := range map[string]*int64{lines[1]: &c.Size, incarnation: &c.Incarnation, epoch: &c.Epoch} {
-		if *n, err = strconv.ParseInt(text, 10, 64); err != nil {
-			return Checkpoint{}, errCheckpoint
-		}
+	var errs [3]error
+	c.Size, errs[0] = strconv.ParseInt(lines[1], 10, 64)
+	c.Incarnation, errs[1] = strconv.ParseInt(incarnation, 10, 64)
+	c.Epoch, errs[2] = strconv.ParseInt(epoch, 10, 64)
+	if errors.Join(errs[:]...) != nil {
+		return Checkpoint{}, errCheckpoint
 	}
 	return c, c.exactly(text)
 }

@@ -484,7 +484,7 @@ BEGIN
     WHEN SQLSTATE 'NW000' THEN writable := true;
     WHEN OTHERS THEN writable := false;
   END;
-  sealed := (SELECT count(*) = 3 FROM pg_trigger WHERE tgrelid = 'nw.audit'::regclass AND tgname IN ('audit_fixed', 'audit_kept', 'audit_whole') AND tgenabled IN ('O', 'A'))
+  sealed := (SELECT count(*) = 4 FROM pg_trigger WHERE tgrelid = 'nw.audit'::regclass AND tgname IN ('audit_fixed', 'audit_kept', 'audit_whole', 'audit_waits') AND tgenabled IN ('O', 'A'))
     AND coalesce((SELECT bool_and(a.digest = sha256(a.body)) FROM (SELECT digest, body FROM audit ORDER BY id DESC LIMIT 10) a), true);
 END $$;
 -- +goose StatementEnd
