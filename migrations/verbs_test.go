@@ -33,7 +33,7 @@ var possible = map[string]string{
 	"settle_effect": "settle effect", "unsettled": "unsettled", "settle_run": "settle run", "effect_for_holder": "status",
 	// Time passes while closed.
 	"reapable": "reaper", "reap": "reaper", "expire_effects": "reaper", "expire_consents": "reaper", "expire_decisions": "reaper", "release_reservations": "reaper",
-	"take_notices": "telling owners, who must be able to say no", "notice_delivered": "telling owners", "notice_refused": "telling owners", "retry_notices": "telling owners",
+	"take_notices": "telling owners, who must be able to say no", "take_digest": "telling owners", "set_notices": "how a member is told: it grants nothing", "show_notice_settings": "reading", "notice_delivered": "telling owners", "notice_refused": "telling owners", "retry_notices": "telling owners",
 	"raise_floors": "reaper: a floor only refuses more", "drain": "reaper: changes nothing", "recycle": "reaper: drops what is refused by the floor",
 	// The log goes on while closed: its lag closes, so it must be able to catch up.
 	"audit_lead": "sequencer", "audit_append": "sequencer", "audit_sign": "sequencer", "audit_last": "reading", "audit_records": "reading", "audit_notes": "reading", "audit_lag": "a probe for reports",

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -27,6 +28,11 @@ func newHall(t testing.TB, change ...func(*Config)) *hall {
 	t.Helper()
 	b := &box{}
 	return &hall{newStage(t, append(change, func(c *Config) { c.Webhook = b })...), b}
+}
+
+// byWebhook is where the notices of that channel are.
+func (h *hall) byWebhook() shelf {
+	return shelf{h.store, []string{notify.ByWebhook}, notify.ByWebhook}
 }
 
 // card is a question that waits for its owner.
@@ -56,7 +62,7 @@ func (h *hall) tell(t testing.TB) []notify.Message {
 func (h *hall) noticesOf(t testing.TB, ref fixture.Ref) (list []string) {
 	t.Helper()
 	type row struct{ Kind, State string }
-	for _, r := range fixture.List[row](t, h.World, `SELECT kind, state FROM nw.notices WHERE matter = $1 ORDER BY kind`, ref[:]) {
+	for _, r := range fixture.List[row](t, h.World, `SELECT kind, state FROM nw.notices WHERE matter = $1 AND channel = 'webhook' ORDER BY kind`, ref[:]) {
 		list = append(list, r.Kind+" "+r.State)
 	}
 	return list
@@ -102,7 +108,7 @@ func TestAReminder(t *testing.T) {
 	h := newHall(t)
 	c := h.ask(t, fixture.TaskOptions{})
 	require.Equal(t, []string{notify.TypeAsked}, types(h.tell(t)))
-	half := fixture.Value[float64](t, h.World, `SELECT extract(epoch FROM n.due_at - d.asked_at) / extract(epoch FROM d.expires_at - d.asked_at) FROM nw.notices n JOIN nw.decisions d ON d.ref = n.matter`)
+	half := fixture.Value[float64](t, h.World, `SELECT extract(epoch FROM n.due_at - d.asked_at) / extract(epoch FROM d.expires_at - d.asked_at) FROM nw.notices n JOIN nw.decisions d ON d.ref = n.matter AND n.channel = 'webhook'`)
 	assert.InDelta(t, 0.5, half, 0.001)
 	h.later(t, 28*time.Minute) // of 58: the run must have time for what is approved
 	assert.Empty(t, h.tell(t), "before half of it is over")
@@ -126,6 +132,7 @@ func TestAShortCardHasNoReminder(t *testing.T) {
 // Whoever has answered is not told any more, whatever the answer was; nor is anybody when the card has closed.
 func TestACardThatIsOver(t *testing.T) {
 	t.Parallel()
+	told := map[string][]string{"approved": {notify.TypeDecided}, "denied": {notify.TypeDecided}, "revoked": {notify.TypeTaskPaused, notify.TypeRunEnded}, "silent": {notify.TypeRunEnded}}
 	for name, end := range map[string]func(testing.TB, *hall, card){
 		"approved": func(t testing.TB, h *hall, c card) { c.lane.Decide(t, "approve", c.ref, c.effect).OK(t, h.Owner) },
 		"denied":   func(t testing.TB, h *hall, c card) { c.lane.Decide(t, "deny", c.ref, c.effect).OK(t, h.Owner) },
@@ -145,10 +152,12 @@ func TestACardThatIsOver(t *testing.T) {
 			c := h.ask(t, fixture.TaskOptions{})
 			require.Len(t, h.noticesOf(t, c.ref), 2)
 			end(t, h, c)
-			assert.Empty(t, h.noticesOf(t, c.ref))
-			for _, told := range types(h.tell(t)) {
-				assert.Equal(t, notify.TypeRunEnded, told)
+			if name == "approved" || name == "denied" {
+				assert.Equal(t, []string{"decided due"}, h.noticesOf(t, c.ref))
+			} else {
+				assert.Empty(t, h.noticesOf(t, c.ref))
 			}
+			assert.ElementsMatch(t, told[name], types(h.tell(t)))
 		})
 	}
 }
@@ -160,7 +169,7 @@ func TestNobodyIsAskedTooLate(t *testing.T) {
 	h.ask(t, fixture.TaskOptions{})
 	h.Exec(t, `UPDATE nw.notices SET expires_at = clock_timestamp()`)
 	assert.Empty(t, h.tell(t))
-	w, err := h.store.Waiting(within(t))
+	w, err := h.byWebhook().Waiting(within(t))
 	require.NoError(t, err)
 	assert.Zero(t, w)
 }
@@ -205,7 +214,7 @@ func TestAConsentIsAboutToEnd(t *testing.T) {
 	now := h.Now(t)
 	short, long := h.Task(t, fixture.TaskOptions{Until: now.Add(10 * time.Hour)}), h.Task(t, fixture.TaskOptions{Until: now.Add(365 * 24 * time.Hour)})
 	left := func(k fixture.Task) float64 {
-		return fixture.Value[float64](t, h.World, `SELECT extract(epoch FROM n.expires_at - n.due_at)::float8 FROM nw.notices n JOIN nw.consents c ON c.ref = n.matter WHERE c.id = $1`, k.Consent)
+		return fixture.Value[float64](t, h.World, `SELECT extract(epoch FROM n.expires_at - n.due_at)::float8 FROM nw.notices n JOIN nw.consents c ON c.ref = n.matter WHERE c.id = $1 AND n.channel = 'webhook'`, k.Consent)
 	}
 	assert.InDelta(t, time.Hour.Seconds(), left(short), 5)
 	assert.InDelta(t, (7 * 24 * time.Hour).Seconds(), left(long), 5)
@@ -214,11 +223,12 @@ func TestAConsentIsAboutToEnd(t *testing.T) {
 	got := h.tell(t)
 	require.Len(t, got, 1)
 	ref, until := fixture.Value[[]byte](t, h.World, `SELECT ref FROM nw.consents WHERE id = $1`, short.Consent), fixture.Value[time.Time](t, h.World, `SELECT expires_at FROM nw.consents WHERE id = $1`, short.Consent).UTC()
-	assert.Equal(t, []string{notify.TypeConsentExpiring, encode(ref), encode(short.Ref[:]), "", testLink + "/consents/" + encode(ref)},
+	assert.Equal(t, []string{notify.TypeConsentExpiring, encode(ref), encode(short.Ref[:]), "", testLink + "/receipts/" + encode(ref)},
 		[]string{got[0].Type, got[0].Data.Consent, got[0].Data.Task, got[0].Data.Run, got[0].Data.Link})
 	assert.Equal(t, until, *got[0].Data.ExpiresAt)
 	h.Revoke(long).OK(t, h.Owner)
-	assert.Zero(t, fixture.Value[int64](t, h.World, `SELECT count(*) FROM nw.notices`))
+	assert.Zero(t, fixture.Value[int64](t, h.World, `SELECT count(*) FROM nw.notices WHERE channel = 'webhook' AND kind <> 'task_paused'`))
+	h.tell(t)
 	late := h.Task(t, fixture.TaskOptions{Until: now.Add(10 * time.Hour)})
 	h.Exec(t, `UPDATE nw.notices SET expires_at = clock_timestamp(), next_at = due_at - interval '1 year'`)
 	assert.Empty(t, h.tell(t), "%d is over", late.ID)
@@ -235,7 +245,7 @@ func TestAReceiverThatIsAway(t *testing.T) {
 		require.ErrorContains(t, h.notifyOnce(within(t)), "connection refused")
 		require.Len(t, h.assessor.wakes, 1, "that is looked at at once")
 		<-h.assessor.wakes
-		again := fixture.Value[float64](t, h.World, `SELECT extract(epoch FROM next_at - clock_timestamp())::float8 FROM nw.notices WHERE kind = 'asked'`)
+		again := fixture.Value[float64](t, h.World, `SELECT extract(epoch FROM next_at - clock_timestamp())::float8 FROM nw.notices WHERE kind = 'asked' AND channel = 'webhook'`)
 		assert.InDelta(t, min(10*float64(int(1)<<min(attempt, 10)), 60), again, 5)
 		require.NoError(t, h.notifyOnce(within(t)), "not before its time")
 		h.Exec(t, `UPDATE nw.notices SET next_at = clock_timestamp() WHERE kind = 'asked'`)
@@ -269,7 +279,7 @@ func TestDeadLetters(t *testing.T) {
 	h.Exec(t, `UPDATE nw.notices SET next_at = clock_timestamp() WHERE kind = 'asked'`)
 	h.box.refuse = nil
 	require.Empty(t, h.tell(t), "it is given up")
-	w, err := h.store.Waiting(within(t))
+	w, err := h.byWebhook().Waiting(within(t))
 	require.NoError(t, err)
 	assert.Equal(t, notify.Waiting{Dead: 1}, w)
 	require.NoError(t, h.assessOnce(within(t)))
@@ -282,7 +292,7 @@ func TestDeadLetters(t *testing.T) {
 	list, err := ListUntold(within(t), operator)
 	require.NoError(t, err)
 	require.Len(t, list, 1)
-	assert.Equal(t, Untold{Matter: bad.ref[:], Kind: "asked", Task: bad.lane.Task.Ref[:], State: "dead", Due: list[0].Due, Attempts: 8, Refusals: 8}, list[0])
+	assert.Equal(t, Untold{Matter: bad.ref[:], Kind: "asked", Channel: "webhook", Task: bad.lane.Task.Ref[:], State: "dead", Due: list[0].Due, Attempts: 8, Refusals: 8}, list[0])
 	n, err := RetryUntold(within(t), operator)
 	require.NoError(t, err)
 	assert.EqualValues(t, 1, n)
@@ -297,7 +307,8 @@ func TestADeadLetterOfACardThatIsOver(t *testing.T) {
 	c := h.ask(t, fixture.TaskOptions{})
 	h.Exec(t, `UPDATE nw.notices SET state = 'dead' WHERE card`)
 	c.lane.Decide(t, "approve", c.ref, c.effect).OK(t, h.Owner)
-	assert.Equal(t, []string{"asked dead", "reminder dead"}, h.noticesOf(t, c.ref))
+	assert.Equal(t, []string{"asked dead", "decided due", "reminder dead"}, h.noticesOf(t, c.ref))
+	h.tell(t)
 	n, err := RetryUntold(within(t), h.DB.Pool(t, "nw_operator"))
 	require.NoError(t, err)
 	assert.Zero(t, n)
@@ -355,13 +366,13 @@ func TestACrashRepeatsTheMessage(t *testing.T) {
 	t.Parallel()
 	h := newHall(t)
 	h.ask(t, fixture.TaskOptions{})
-	taken, err := h.store.Take(within(t), 8, 10*time.Second)
+	taken, err := h.byWebhook().Take(within(t), 8, 10*time.Second)
 	require.NoError(t, err)
 	require.Len(t, taken, 1) // posted; and then the process was gone
 	assert.Empty(t, h.tell(t))
 	h.later(t, 11*time.Second)
 	assert.Equal(t, []string{notify.TypeAsked}, types(h.tell(t)))
-	dead, err := h.store.Settle(within(t), taken[0], true)
+	dead, err := h.byWebhook().Settle(within(t), taken[0], true)
 	require.NoError(t, err)
 	assert.False(t, dead, "the other one was faster")
 }
@@ -467,8 +478,8 @@ func TestWhoMayTell(t *testing.T) {
 	t.Parallel()
 	w := fixture.New(t)
 	for sql, allowed := range map[string]string{
-		`SELECT FROM nw.take_notices(1, 1000)`: "nw_scheduler", `SELECT nw.notice_delivered('\x00', 'asked')`: "nw_scheduler", `SELECT nw.notice_refused('\x00', 'asked')`: "nw_scheduler",
-		`SELECT FROM nw.notices_health()`: "nw_scheduler", `SELECT FROM nw.show_notices(1)`: "nw_operator", `SELECT nw.retry_notices()`: "nw_operator",
+		`SELECT FROM nw.take_notices('{webhook}', 'webhook', 1, 1000)`: "nw_scheduler", `SELECT nw.notice_delivered('\x00', 'asked', 'mail')`: "nw_scheduler", `SELECT nw.notice_refused('\x00', 'asked', 'mail')`: "nw_scheduler",
+		`SELECT FROM nw.notices_health('mail')`: "nw_scheduler", `SELECT FROM nw.take_digest(1, 1000)`: "nw_scheduler", `SELECT FROM nw.show_notices(1)`: "nw_operator", `SELECT nw.retry_notices()`: "nw_operator",
 	} {
 		for _, role := range []string{"nw_authority", "nw_scheduler", "nw_operator"} {
 			_, err := w.DB.Pool(t, role).Exec(within(t), sql)
@@ -490,8 +501,8 @@ var notTold = map[string]struct {
 	"a consent that ended and is told of":     {"untell_consent", `DELETE FROM notices WHERE`, `DELETE FROM notices WHERE false AND`, toldOfARevokedOne},
 	"a reminder at the wrong half":            {"tell_card", `/ 2)`, `* 2)`, notReminded},
 	"a reminder that is forgotten":            {"tell_card", `x.kind = 'asked' OR`, `x.kind = 'asked' AND`, notReminded},
-	"a notice that is handed out once":        {"take_notices", `interval '1 minute')`, `interval '1 minute') + interval '1 year'`, notAgain},
-	"a notice that is given to everybody":     {"take_notices", `next_at = t + least(`, `next_at = t - least(`, toldTwice},
+	"a notice that is handed out once":        {"again", `interval '1 minute')`, `interval '1 minute') + interval '1 year'`, notAgain},
+	"a notice that is given to everybody":     {"again", `t + least(`, `t - least(`, toldTwice},
 	"an outage that counts as a refusal":      {"take_notices", `attempt = x.attempt + 1`, `attempt = x.attempt + 1, state = CASE WHEN x.attempt > 8 THEN 'dead' ELSE 'due' END`, notAgain},
 	"an owner who is untold and nobody says":  {"notices_health", `t - min(n.due_at)`, `t - max(t)`, nobodySays},
 }
@@ -499,14 +510,14 @@ var notTold = map[string]struct {
 func toldInVain(t testing.TB, h *hall) string {
 	c := h.ask(t, fixture.TaskOptions{})
 	c.lane.Decide(t, "approve", c.ref, c.effect).OK(t, h.Owner)
-	return said(len(h.tell(t)) > 0, "an owner is asked about what was answered")
+	return said(slices.Contains(types(h.tell(t)), notify.TypeAsked), "an owner is asked about what was answered")
 }
 
 func toldOfARevokedOne(t testing.TB, h *hall) string {
 	k := h.Task(t, fixture.TaskOptions{})
 	h.Revoke(k).OK(t, h.Owner)
 	h.later(t, 23*time.Hour)
-	return said(len(h.tell(t)) > 0, "a member is told that a consent which they took back is about to end")
+	return said(slices.Contains(types(h.tell(t)), notify.TypeConsentExpiring), "a member is told that a consent which they took back is about to end")
 }
 
 func notReminded(t testing.TB, h *hall) string {
@@ -529,9 +540,9 @@ func notAgain(t testing.TB, h *hall) string {
 
 func toldTwice(t testing.TB, h *hall) string {
 	h.ask(t, fixture.TaskOptions{})
-	one, err := h.store.Take(within(t), 8, 10*time.Second)
+	one, err := h.byWebhook().Take(within(t), 8, 10*time.Second)
 	require.NoError(t, err)
-	two, err := h.store.Take(within(t), 8, 10*time.Second)
+	two, err := h.byWebhook().Take(within(t), 8, 10*time.Second)
 	require.NoError(t, err)
 	return said(len(one)+len(two) != 1, fmt.Sprintf("%d and %d were handed out of one", len(one), len(two)))
 }
@@ -539,7 +550,7 @@ func toldTwice(t testing.TB, h *hall) string {
 func nobodySays(t testing.TB, h *hall) string {
 	h.ask(t, fixture.TaskOptions{})
 	h.later(t, 2*time.Minute)
-	w, err := h.store.Waiting(within(t))
+	w, err := h.byWebhook().Waiting(within(t))
 	require.NoError(t, err)
 	return said(w.Untold < 2*time.Minute, "nobody notices that an owner was not told")
 }

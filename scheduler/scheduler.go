@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,11 +33,13 @@ type Queue interface {
 	Canary(ctx context.Context) queue.Health
 }
 
-// Config of a Scheduler. Pool, Queue, Webhook, Link and Instance are required.
+// Config of a Scheduler. Pool, Queue, Link, Instance and one of Webhook and Mail
+// are required.
 type Config struct {
 	Pool       *pgxpool.Pool // as nw_scheduler
 	Queue      Queue
 	Webhook    notify.Poster         // where owners are told
+	Mail       notify.Mailer         // likewise, and beside it when there are both
 	Link       string                // base URL of the pages that owners are pointed to
 	Untold     time.Duration         // of a card's owner, until the family approvals is bad; 0 means 1 minute
 	Instance   [32]byte              // this replica; no two that run have the same
@@ -73,7 +76,8 @@ var ErrSuperseded = errors.New("another scheduler has started as this instance")
 type Scheduler struct {
 	store    store
 	queue    Queue
-	notices  *notify.Notifier
+	webhook  *notify.Notifier // nil: not by this channel
+	mail     *notify.Notifier // likewise
 	instance [32]byte
 	rate     int
 	again    time.Duration
@@ -82,10 +86,11 @@ type Scheduler struct {
 	metrics  *metrics
 	now      func() time.Time
 
-	planner, relay, reaper, recycler, notifier *loop
-	reporter, assessor                         *loop // of the queue, and of telling owners
-	boot                                       boot
-	reports, approvals                         reports
+	planner, relay, reaper, recycler *loop
+	notifier, mailer                 *loop // nil like their channel
+	reporter, assessor               *loop // of the queue, and of telling owners
+	boot                             boot
+	reports, approvals               reports
 
 	zonesAfter int64 // the planner has compared the zones of tasks up to this one
 	zonesSeen  bool  // and of all
@@ -100,27 +105,25 @@ func New(c Config) (*Scheduler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("registering the scheduler's metrics: %w", err)
 	}
-	told, err := notify.New(notify.Config{Store: store{c.Pool}, Poster: c.Webhook, Link: c.Link, Untold: c.Untold, Registerer: c.Registerer, Logger: c.Logger})
-	if err != nil {
+	s := &Scheduler{store: store{c.Pool}, queue: c.Queue, instance: c.Instance, rate: c.StartRate, again: c.Republish, limits: c.Limits,
+		log: c.Logger, metrics: m, now: c.Now}
+	if err := s.telling(c); err != nil {
 		return nil, err
 	}
-	s := &Scheduler{store: store{c.Pool}, queue: c.Queue, notices: told, instance: c.Instance, rate: c.StartRate, again: c.Republish, limits: c.Limits,
-		log: c.Logger, metrics: m, now: c.Now}
 	s.planner = s.loop("planner", planEvery, s.planOnce)
 	s.relay = s.loop("relay", relayEvery, s.relayOnce)
 	s.reaper = s.loop("reaper", reapEvery, s.reapOnce)
 	s.recycler = s.loop("recycler", recycleEvery, s.recycleOnce)
-	s.notifier = s.loop("notifier", notifyEvery, s.notifyOnce)
 	s.reporter = s.loop("reporter", reportEvery, s.reportOnce)
 	s.assessor = s.loop("assessor", reportEvery, s.assessOnce)
 	s.reports = reportsOf("queue", "queue", s.examine, m.queueGood, s.planner, s.relay, s.reaper, s.recycler)
-	s.approvals = reportsOf("approvals", "webhook", s.askNotices, m.approvalsGood, s.notifier)
+	s.approvals = reportsOf("approvals", "way to owners", s.askNotices, m.approvalsGood, some(s.notifier, s.mailer)...)
 	return s, nil
 }
 
 func (c *Config) fill() error {
-	if c.Pool == nil || c.Queue == nil || c.Webhook == nil || c.Link == "" || c.Instance == [32]byte{} {
-		return errors.New("a scheduler needs a database, a queue, a webhook with a link for it, and the name of its instance")
+	if c.Pool == nil || c.Queue == nil || c.Webhook == nil && c.Mail == nil || c.Link == "" || c.Instance == [32]byte{} {
+		return errors.New("a scheduler needs a database, a queue, a webhook or mail with a link for it, and the name of its instance")
 	}
 	defaultTo(&c.StartRate, defaultRate)
 	defaultTo(&c.Republish, defaultAgain)
@@ -158,7 +161,12 @@ func (s *Scheduler) loop(name string, every time.Duration, step func(context.Con
 }
 
 func (s *Scheduler) loops() []*loop {
-	return []*loop{s.planner, s.relay, s.reaper, s.recycler, s.notifier, s.reporter, s.assessor}
+	return some(s.planner, s.relay, s.reaper, s.recycler, s.notifier, s.mailer, s.reporter, s.assessor)
+}
+
+// some are the loops that there are.
+func some(all ...*loop) []*loop {
+	return slices.DeleteFunc(all, func(l *loop) bool { return l == nil })
 }
 
 // Run works until ctx ends, and returns when every loop has ended: nil, or

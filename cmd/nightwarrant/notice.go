@@ -27,6 +27,7 @@ func (p program) notice() *cobra.Command {
 type untold struct {
 	Matter   string    `json:"matter"`
 	Kind     string    `json:"kind"`
+	Channel  string    `json:"channel"`
 	Task     string    `json:"task"`
 	State    string    `json:"state"`
 	Due      time.Time `json:"due"`
@@ -47,7 +48,7 @@ func (p program) noticeList() *cobra.Command {
 			}
 			out := make([]untold, len(list))
 			for i, u := range list {
-				out[i] = untold{base64.RawURLEncoding.EncodeToString(u.Matter), u.Kind, base64.RawURLEncoding.EncodeToString(u.Task), u.State, u.Due.UTC(), u.Attempts, u.Refusals}
+				out[i] = untold{base64.RawURLEncoding.EncodeToString(u.Matter), u.Kind, u.Channel, base64.RawURLEncoding.EncodeToString(u.Task), u.State, u.Due.UTC(), u.Attempts, u.Refusals}
 			}
 			return p.print(asJSON, out, func(b *strings.Builder) { writeUntold(b, out) })
 		})
@@ -61,9 +62,9 @@ func writeUntold(b *strings.Builder, list []untold) {
 		return
 	}
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(t, "STATE\tKIND\tMATTER\tTASK\tDUE\tATTEMPTS\tREFUSALS") // into memory, like the rest
+	_, _ = fmt.Fprintln(t, "STATE\tKIND\tCHANNEL\tMATTER\tTASK\tDUE\tATTEMPTS\tREFUSALS") // into memory, like the rest
 	for _, u := range list {
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%d\n", u.State, u.Kind, u.Matter, u.Task, u.Due.Format(time.RFC3339), u.Attempts, u.Refusals)
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\n", u.State, u.Kind, u.Channel, u.Matter, u.Task, u.Due.Format(time.RFC3339), u.Attempts, u.Refusals)
 	}
 	_ = t.Flush()
 }

@@ -22,10 +22,10 @@ func TestNotices(t *testing.T) {
 	verdict, err := lane.Ask(fixture.NewEffect(), fixture.NewRef()).Verdict(t.Context(), w.Owner)
 	require.NoError(t, err)
 	require.Equal(t, "approval_required", verdict)
-	w.Exec(t, `UPDATE nw.notices SET state = 'dead', attempt = 9, refusals = 8 WHERE kind = 'asked'`)
+	w.Exec(t, `UPDATE nw.notices SET state = 'dead', attempt = 9, refusals = 8 WHERE kind = 'asked' AND channel = 'webhook'`)
 	out := e.good(t, "notice", "list")
-	assert.Regexp(t, `(?m)^STATE +KIND +MATTER +TASK +DUE +ATTEMPTS +REFUSALS$`, out)
-	assert.Regexp(t, `(?m)^dead +asked +\S{22} +\S{22} +\S+Z +9 +8$`, out)
+	assert.Regexp(t, `(?m)^STATE +KIND +CHANNEL +MATTER +TASK +DUE +ATTEMPTS +REFUSALS$`, out)
+	assert.Regexp(t, `(?m)^dead +asked +webhook +\S{22} +\S{22} +\S+Z +9 +8$`, out)
 	var list []map[string]any
 	require.NoError(t, json.Unmarshal([]byte(e.good(t, "notice", "list", "--json")), &list))
 	require.Len(t, list, 1, "a reminder that is not due yet is no news")

@@ -310,6 +310,7 @@ BEGIN
     RETURN;
   END IF;
   epoch := nw.end_consent(k.id, 'revoked');
+  IF k.owner = p_member THEN PERFORM nw.untell_pause(k.id); END IF;
   PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
   PERFORM nw.note('revoke', 'ok', k.id, NULL, NULL, json_build_object('epoch', epoch, 'member', nw.hex(p_member), 'operator', p_operator AND k.owner <> p_member));

@@ -15,12 +15,13 @@ type metrics struct {
 const namespace = "nightwarrant_scheduler_notices_"
 
 // newMetrics registers with r, unless it is nil.
-func newMetrics(r prometheus.Registerer) (*metrics, error) {
+func newMetrics(r prometheus.Registerer, channel string) (*metrics, error) {
+	by := prometheus.Labels{"channel": channel}
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: namespace + name, Help: help})
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: namespace + name, Help: help, ConstLabels: by})
 	}
 	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Name: namespace + name, Help: help})
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: namespace + name, Help: help, ConstLabels: by})
 	}
 	m := &metrics{
 		delivered: counter("delivered_total", "Notices that the receiver has taken."),

@@ -1,12 +1,12 @@
 // Package notify tells the owners of tasks what they must hear: that a card
 // waits for their decision, that it will soon be over, that a run or an effect of
-// theirs ended otherwise than it should.
+// theirs ended otherwise than it should, that a task of theirs was cut off.
 //
 // The database keeps each notice until it is delivered or given up, and names it;
-// this package takes what is due, posts it as a signed webhook and says what
-// became of it. A crash in between repeats a message, under the same id. It works
-// while admission is closed. That it works is the readiness family approvals: a
-// card that nobody hears of would be a silent no.
+// this package takes what is due, posts it as a signed webhook or sends it as a
+// mail, and says what became of it. A crash in between repeats a message, under
+// the same id. It works while admission is closed. That it works is the readiness
+// family approvals: a card that nobody hears of would be a silent no.
 package notify
 
 import (
@@ -27,14 +27,21 @@ import (
 
 // Notice is one thing that the owner of a task must be told.
 type Notice struct {
-	Matter  []byte // reference of the card, run, effect, task or consent
+	Matter  []byte // reference of the card, run, effect or consent; of a pause, one that it alone has
 	Kind    string // a key of kinds
 	Member  []byte // who owns the task
+	Owner   *Owner // where the channel needs to know
 	Task    []byte // its reference
 	Run     []byte // of the run, where there is one
 	Due     time.Time
 	Expires *time.Time // of a card or consent
 	Attempt int        // counts from 1
+}
+
+// Owner is how the directory knows a member.
+type Owner struct {
+	Issuer  string `json:"issuer"`
+	Subject string `json:"subject"`
 }
 
 // Waiting is what has not been told.
@@ -43,10 +50,12 @@ type Waiting struct {
 	Untold    time.Duration // of the card that has been due for longest
 }
 
-// Store keeps the notices.
+// Store keeps the notices of one channel.
 type Store interface {
 	// Take hands out notices that are due, and lets each come again after a while.
 	Take(ctx context.Context, limit int, again time.Duration) ([]Notice, error)
+	// Digest hands out those of one member that go out together.
+	Digest(ctx context.Context, limit int, again time.Duration) ([]Notice, error)
 	// Settle says that a notice was delivered, or that the receiver would not
 	// have it, and returns whether it is given up now.
 	Settle(ctx context.Context, n Notice, delivered bool) (dead bool, err error)
@@ -66,21 +75,37 @@ func (r *Refused) Error() string {
 	return fmt.Sprintf("the receiver has refused it with status %d", r.Status)
 }
 
-// Config of a Notifier. Store, Poster and Link are required.
+// Mailer delivers one message to the owner of notices; *Mail is one. Its errors
+// are like those of a Poster.
+type Mailer interface {
+	Mail(ctx context.Context, id, link string, told []Notice) error
+	Ready(ctx context.Context) error
+}
+
+// The channels.
+const (
+	ByWebhook = "webhook"
+	ByMail    = "mail"
+)
+
+// Config of a Notifier. Store, Link and one of Poster and Mailer are required.
 type Config struct {
 	Store      Store
 	Poster     Poster
+	Mailer     Mailer
 	Link       string                // base URL of the pages that messages point to
 	Untold     time.Duration         // that the owner of a card may be untold before the family is bad; 0 means 1 minute
-	Registerer prometheus.Registerer // nil counts for nobody
+	Registerer prometheus.Registerer // nil counts for nobody; both channels of a process may have the same
 	Logger     *slog.Logger          // nil discards
 	Now        func() time.Time      // of probes; nil means time.Now
 }
 
 const (
-	batch      = 8 // delivered at once
+	batch      = 8  // delivered at once
+	together   = 50 // in one mail
 	again      = 10 * time.Second
 	postWithin = 5 * time.Second // and so all of a batch before any of it comes again
+	mailWithin = 8 * time.Second // likewise
 	lookWithin = 1500 * time.Millisecond
 	untold     = time.Minute
 )
@@ -101,8 +126,8 @@ type Notifier struct {
 
 // New checks the configuration.
 func New(c Config) (*Notifier, error) {
-	if c.Store == nil || c.Poster == nil || c.Link == "" {
-		return nil, errors.New("a notifier needs notices, a webhook and a link")
+	if c.Store == nil || (c.Poster == nil) == (c.Mailer == nil) || c.Link == "" {
+		return nil, errors.New("a notifier needs notices, a webhook or mail, and a link")
 	}
 	if c.Untold == 0 {
 		c.Untold = untold
@@ -113,8 +138,18 @@ func New(c Config) (*Notifier, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	m, err := newMetrics(c.Registerer)
-	return &Notifier{c, m}, err
+	n := &Notifier{Config: c}
+	var err error
+	n.metrics, err = newMetrics(c.Registerer, n.Channel())
+	return n, err
+}
+
+// Channel is by which it tells.
+func (n *Notifier) Channel() string {
+	if n.Mailer != nil {
+		return ByMail
+	}
+	return ByWebhook
 }
 
 // Once delivers what is due, a few at once, and returns whether there may be
@@ -125,53 +160,87 @@ func (n *Notifier) Once(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	failed := make([]error, len(taken))
-	var group sync.WaitGroup
+	messages := make([][]Notice, len(taken))
 	for i, one := range taken {
+		messages[i] = []Notice{one}
+	}
+	more = len(taken) == batch
+	if n.Mailer != nil {
+		daily, err := n.Store.Digest(ctx, together, again)
+		if err != nil {
+			return false, err
+		}
+		if len(daily) > 0 {
+			messages, more = append(messages, daily), true // perhaps of another member
+		}
+	}
+	failed := make([]error, len(messages))
+	var group sync.WaitGroup
+	for i, one := range messages {
 		group.Go(func() { failed[i] = n.deliver(ctx, one) })
 	}
 	group.Wait()
 	err = errors.Join(failed...)
-	return len(taken) == batch && err == nil, err
+	return more && err == nil, err
 }
 
-func (n *Notifier) deliver(ctx context.Context, one Notice) (err error) {
+// deliver sends one message about some notices, and says what became of each.
+func (n *Notifier) deliver(ctx context.Context, told []Notice) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("a notice of kind %s: panic: %v", one.Kind, v)
+			err = fmt.Errorf("a notice of kind %s: panic: %v", told[0].Kind, v)
 		}
 	}()
-	body, err := n.message(one)
-	if err != nil {
-		return err
-	}
-	limited, cancel := context.WithTimeout(ctx, postWithin)
-	defer cancel()
-	err = n.Poster.Post(limited, id(one), body)
+	err = n.send(ctx, told)
 	refused, is := errors.AsType[*Refused](err)
 	if err != nil && !is {
 		n.metrics.failed.Inc()
-		return fmt.Errorf("a notice of kind %s could not be delivered: %w", one.Kind, err)
+		return fmt.Errorf("a notice of kind %s could not be delivered: %w", told[0].Kind, err)
 	}
-	// Whoever is told to end notes first what it has done.
-	dead, err := n.Store.Settle(context.WithoutCancel(ctx), one, !is)
+	var failed []error
+	for _, one := range told {
+		failed = append(failed, n.settle(ctx, one, refused))
+	}
+	return errors.Join(failed...)
+}
+
+func (n *Notifier) send(ctx context.Context, told []Notice) error {
+	within := postWithin
+	if n.Mailer != nil {
+		within = mailWithin
+	}
+	limited, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	if n.Mailer != nil {
+		return n.Mailer.Mail(limited, id(told...), n.Link, told)
+	}
+	body, err := n.message(told[0])
+	if err != nil {
+		return err
+	}
+	return n.Poster.Post(limited, id(told...), body)
+}
+
+// settle notes first what was done, also for whoever is told to end.
+func (n *Notifier) settle(ctx context.Context, one Notice, refused *Refused) error {
+	dead, err := n.Store.Settle(context.WithoutCancel(ctx), one, refused == nil)
 	switch {
 	case err != nil:
 		return err
-	case !is:
+	case refused == nil:
 		n.metrics.delivered.Inc()
 	case dead:
 		n.metrics.refused.Inc()
-		n.Logger.Error("a notice was given up; its owner does not know", "kind", one.Kind, "id", id(one), "attempt", one.Attempt, "status", refused.Status)
+		n.Logger.Error("a notice was given up; its owner does not know", "kind", one.Kind, "channel", n.Channel(), "id", id(one), "attempt", one.Attempt, "status", refused.Status)
 	default:
 		n.metrics.refused.Inc()
-		n.Logger.Warn("the receiver would not have a notice", "kind", one.Kind, "id", id(one), "attempt", one.Attempt, "status", refused.Status)
+		n.Logger.Warn("the receiver would not have a notice", "kind", one.Kind, "channel", n.Channel(), "id", id(one), "attempt", one.Attempt, "status", refused.Status)
 	}
 	return nil
 }
 
-// Look judges the family approvals: the receiver takes a signed probe, and no
-// owner of a card is untold for too long.
+// Look judges the family approvals: the receiver takes a signed probe, or the
+// mail server lets its sender in, and no owner of a card is untold for too long.
 func (n *Notifier) Look(ctx context.Context) (reason string, why error) {
 	if reason, why = n.probe(ctx); reason != Good {
 		return reason, why
@@ -189,13 +258,9 @@ func (n *Notifier) Look(ctx context.Context) (reason string, why error) {
 }
 
 func (n *Notifier) probe(ctx context.Context) (reason string, why error) {
-	body, err := json.Marshal(Message{Type: TypeProbe, Timestamp: n.Now().UTC()})
-	if err != nil {
-		return Unwanted, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
-	err = n.Poster.Post(ctx, "probe_"+rand.Text(), body)
+	err := n.ready(ctx)
 	if _, is := errors.AsType[*Refused](err); is {
 		return Unwanted, err
 	}
@@ -205,9 +270,25 @@ func (n *Notifier) probe(ctx context.Context) (reason string, why error) {
 	return Good, nil
 }
 
-// id names a notice, in every attempt and every incarnation of the database the same.
-func id(n Notice) string {
-	digest := canonical.Digest(canonical.DomainReference, []byte("notice"), []byte(n.Kind), n.Matter)
+func (n *Notifier) ready(ctx context.Context) error {
+	if n.Mailer != nil {
+		return n.Mailer.Ready(ctx)
+	}
+	body, err := json.Marshal(Message{Type: TypeProbe, Timestamp: n.Now().UTC()})
+	if err != nil {
+		return err
+	}
+	return n.Poster.Post(ctx, "probe_"+rand.Text(), body)
+}
+
+// id names a notice, or several together, in every attempt and every incarnation
+// of the database the same.
+func id(told ...Notice) string {
+	parts := [][]byte{[]byte("notice")}
+	for _, n := range told {
+		parts = append(parts, []byte(n.Kind), n.Matter)
+	}
+	digest := canonical.Digest(canonical.DomainReference, parts...)
 	return encode(digest[:16])
 }
 

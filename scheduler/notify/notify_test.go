@@ -32,6 +32,7 @@ type settled struct {
 type shelf struct {
 	mu      sync.Mutex
 	due     []Notice
+	daily   []Notice // of one member
 	settled []settled
 	dead    bool // what is refused is given up
 	fails   error
@@ -45,6 +46,14 @@ func (s *shelf) Take(_ context.Context, limit int, _ time.Duration) ([]Notice, e
 	s.limits = append(s.limits, limit)
 	taken := s.due[:min(limit, len(s.due))]
 	s.due = s.due[len(taken):]
+	return taken, s.fails
+}
+
+func (s *shelf) Digest(_ context.Context, limit int, _ time.Duration) ([]Notice, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken := s.daily[:min(limit, len(s.daily))]
+	s.daily = s.daily[len(taken):]
 	return taken, s.fails
 }
 
@@ -92,7 +101,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	_, err := New(good)
 	require.NoError(t, err)
 	taken := prometheus.NewRegistry()
-	_, err = newMetrics(taken)
+	_, err = newMetrics(taken, ByWebhook)
 	require.NoError(t, err)
 	for name, change := range map[string]func(*Config){
 		"no store": func(c *Config) { c.Store = nil }, "no receiver": func(c *Config) { c.Poster = nil }, "no link": func(c *Config) { c.Link = "" },
@@ -114,7 +123,7 @@ func TestMessages(t *testing.T) {
 	for kind, want := range map[string]string{
 		"asked":     `{"type":"decision.asked","timestamp":"2026-11-29T11:00:00.123456Z","data":{` + who + `,"decision":"` + matter + `","expires_at":"2026-11-29T12:00:00.123456Z","link":"https://console.example/decisions/` + matter + `"}}`,
 		"reminder":  `{"type":"decision.reminder","timestamp":"2026-11-29T11:00:00.123456Z","data":{` + who + `,"decision":"` + matter + `","expires_at":"2026-11-29T12:00:00.123456Z","link":"https://console.example/decisions/` + matter + `"}}`,
-		"ambiguous": `{"type":"effect.ambiguous","timestamp":"2026-11-29T11:00:00.123456Z","data":{` + who + `,"effect":"` + matter + `","link":"https://console.example/effects/` + matter + `"}}`,
+		"ambiguous": `{"type":"effect.ambiguous","timestamp":"2026-11-29T11:00:00.123456Z","data":{` + who + `,"effect":"` + matter + `","link":"https://console.example/ambiguous#` + matter + `"}}`,
 		"run_ended": `{"type":"run.ended","timestamp":"2026-11-29T11:00:00.123456Z","data":{` + strings.Replace(who, run, matter, 1) + `,"link":"https://console.example/runs/` + matter + `"}}`,
 	} {
 		one := aNotice(kind)
