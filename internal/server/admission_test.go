@@ -557,7 +557,7 @@ func TestEveryRouteIsOnOneSide(t *testing.T) {
 	h := authoritytest.Bare(t)
 	open := map[string]bool{}
 	for _, r := range []string{"GET " + api.PathMetadata, "GET " + api.PathJWKS, "POST " + api.PathNonces, "POST " + api.PathSettleRun, "POST " + api.PathSettle, "GET " + api.PathUnsettled,
-		"GET " + api.PathEffects + "{reference}", "GET " + api.PathReadiness, "PUT " + api.PathReports + "{family}", "GET " + api.PathOffers, "GET " + api.PathOffers + "/{reference}",
+		"GET " + api.PathEffects + "{reference}", "GET " + api.PathReadiness, "GET " + api.PathOpenAPI, "PUT " + api.PathReports + "{family}", "GET " + api.PathOffers, "GET " + api.PathOffers + "/{reference}",
 		"POST " + api.PathOffers + "/{reference}/decline", "GET " + api.PathTasks, "POST " + api.PathTasks + "/{reference}/revoke", "POST " + api.PathTasks + "/{reference}/cut-off",
 		"GET " + api.PathRuns, "GET " + api.PathDecisions, "GET " + api.PathDecisions + "/{reference}", "POST " + api.PathDecisions + "/{reference}/deny", "GET " + api.PathFindings, "POST " + api.PathFindings, "POST " + api.PathRetire, "POST " + api.PathWithdraw, "GET /healthz", "GET /readyz"} {
 		open[r] = true

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/authority"
 	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/internal/openapi"
 )
 
 // answer is the one error mapper. Unknown errors leave without detail; their
@@ -26,7 +27,7 @@ func (s *Server) answer(w *recorder, r *http.Request, route string, err error) a
 	if w.wrote {
 		return refusal.Code
 	}
-	status := statusOf(route, refusal.Code)
+	status := openapi.StatusOf(route, refusal.Code)
 	head := w.Header()
 	if status == http.StatusUnauthorized {
 		head.Set("WWW-Authenticate", challenge(refusal))
@@ -34,7 +35,7 @@ func (s *Server) answer(w *recorder, r *http.Request, route string, err error) a
 	if wait := refusal.Wait(); wait > 0 {
 		head.Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
 	}
-	head.Set("Content-Type", mediaOf(route))
+	head.Set("Content-Type", openapi.MediaOf(route))
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(refusal.Problem(status)) // the caller may be gone; there is nobody else to tell
 	return refusal.Code
@@ -50,28 +51,6 @@ func refusalOf(err error) *api.Refusal {
 		return api.Refuse(api.PayloadTooLarge)
 	}
 	return api.Refuse(api.Internal)
-}
-
-// statusOf is a code's status. At the token endpoint proof errors are 400
-// (RFC 9449 §5, §8); everywhere else they are a 401 with a challenge (§7, §9).
-func statusOf(route string, code api.Code) int {
-	if route != api.PathToken {
-		switch code {
-		case api.UseDPoPNonce, api.InvalidDPoPProof, api.ProofReplayed:
-			return http.StatusUnauthorized
-		}
-	}
-	return code.Status()
-}
-
-// mediaOf is the type of a refusal's body: a problem document, which the token
-// endpoint has to call JSON (RFC 6749 §5.2). Clients of OAuth read nothing else
-// there, not even that they shall use a nonce.
-func mediaOf(route string) string {
-	if route == api.PathToken {
-		return "application/json"
-	}
-	return "application/problem+json"
 }
 
 // challenge is exactly one, spelled DPoP, with error first (dpop-cases I-1).

@@ -14,17 +14,34 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority/capability"
 )
 
-// metadata is the issuer's metadata (RFC 8414 §2).
+// Metadata is the issuer's metadata (RFC 8414 §2).
+type Metadata struct {
+	Issuer          string   `json:"issuer"`
+	TokenEndpoint   string   `json:"token_endpoint"`
+	Keys            string   `json:"jwks_uri"`
+	ResponseTypes   []string `json:"response_types_supported"`
+	GrantTypes      []string `json:"grant_types_supported"`
+	AuthMethods     []string `json:"token_endpoint_auth_methods_supported"`
+	AuthAlgorithms  []string `json:"token_endpoint_auth_signing_alg_values_supported"`
+	ProofAlgorithms []string `json:"dpop_signing_alg_values_supported"`
+	DetailTypes     []string `json:"authorization_details_types_supported"`
+}
+
+// KeySet is a JWK set (RFC 7517 §5).
+type KeySet struct {
+	Keys []map[string]any `json:"keys"`
+}
+
+func metadataOf(origin string) Metadata {
+	return Metadata{Issuer: origin, TokenEndpoint: origin + api.PathToken, Keys: origin + api.PathJWKS,
+		ResponseTypes: []string{}, GrantTypes: []string{api.GrantClientCredentials, api.GrantTokenExchange},
+		AuthMethods: []string{"private_key_jwt"}, AuthAlgorithms: []string{"RS256", "ES256"}, ProofAlgorithms: []string{"ES256"},
+		DetailTypes: []string{api.DetailTypeEffect}}
+}
+
 func (s *Server) metadata(w http.ResponseWriter, _ *http.Request) error {
 	w.Header().Set("Cache-Control", "public, max-age=60")
-	return writeJSON(w, http.StatusOK, map[string]any{
-		"issuer": s.origin, "token_endpoint": s.origin + api.PathToken, "jwks_uri": s.origin + api.PathJWKS,
-		"response_types_supported": []string{}, "grant_types_supported": []string{api.GrantClientCredentials, api.GrantTokenExchange},
-		"token_endpoint_auth_methods_supported":            []string{"private_key_jwt"},
-		"token_endpoint_auth_signing_alg_values_supported": []string{"RS256", "ES256"},
-		"dpop_signing_alg_values_supported":                []string{"ES256"},
-		"authorization_details_types_supported":            []string{api.DetailTypeEffect},
-	})
+	return writeJSON(w, http.StatusOK, metadataOf(s.origin))
 }
 
 func (s *Server) jwks(w http.ResponseWriter, _ *http.Request) error {

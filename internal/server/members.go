@@ -2,156 +2,123 @@ package server
 
 import (
 	"context"
-	"io"
-	"net/http"
 
 	"github.com/nightwarrant/nightwarrant/authority"
 	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/internal/openapi"
 )
 
-// reading makes the answer of a member's call without a body.
-func reading[Out any](s *Server, w http.ResponseWriter, r *http.Request, act func(context.Context, authority.Actor) (Out, error)) error {
-	c, envelope, err := s.envelope(r)
-	if err != nil {
-		return err
+// Runs is the question for a list of runs.
+type Runs struct {
+	Task   string `query:"task"`
+	Cursor string `query:"cursor"`
+}
+
+func member(method, path, id, summary string, in, out any, refusals ...api.Code) openapi.Operation {
+	return openapi.Operation{Method: method, Path: path, ID: id, Summary: summary, Tag: "members", Access: openapi.Member, In: in, Out: out, Refusals: refusals}
+}
+
+func gated(op openapi.Operation) openapi.Operation {
+	op.Gated = true
+	return op
+}
+
+func conditional(op openapi.Operation) openapi.Operation {
+	op.Conditional = true
+	return op
+}
+
+func (s *Server) members() {
+	s.memberOffers()
+	s.memberTasks()
+	s.memberDecisions()
+	s.memberFindings()
+}
+
+func (s *Server) memberOffers() {
+	personal(s, member("GET", api.PathOffers, "listOffers", "What you are asked to consent to", nil, api.Page[api.Offer]{Items: []api.Offer{anOffer}}),
+		func(ctx context.Context, m authority.Actor, _ *struct{}) (api.Page[api.Offer], error) {
+			all, err := s.authority.Offers(ctx, m, "")
+			return api.Page[api.Offer]{Items: all}, err
+		})
+	single(s, member("GET", api.PathOffers+"/{reference}", "getOffer", "One offer, exactly as a yes would store it", nil, anOffer), offerState,
+		func(ctx context.Context, m authority.Actor, ref string) (api.Offer, error) {
+			return first(s.authority.Offers(ctx, m, ref))
+		})
+	personal(s, gated(member("POST", api.PathOffers+"/{reference}/consent", "giveConsent", "Say yes to exactly the offer with this digest", anAnswer, aConsent, api.OfferChanged, api.OfferEnded, api.Retired)),
+		func(ctx context.Context, m authority.Actor, in *With[api.Answer]) (api.Consent, error) {
+			return s.authority.GiveConsent(ctx, m, in.Reference, in.Body)
+		})
+	personal(s, member("POST", api.PathOffers+"/{reference}/decline", "declineOffer", "Say no to exactly the offer with this digest", anAnswer, done{}, api.OfferChanged, api.OfferEnded),
+		func(ctx context.Context, m authority.Actor, in *With[api.Answer]) (done, error) {
+			return done{}, s.authority.Decline(ctx, m, in.Reference, in.Body)
+		})
+}
+
+func (s *Server) memberTasks() {
+	personal(s, member("GET", api.PathTasks, "listTasks", "Your tasks, newest first", nil, api.Page[api.Task]{Items: []api.Task{aTask}}),
+		func(ctx context.Context, m authority.Actor, _ *struct{}) (api.Page[api.Task], error) {
+			all, err := s.authority.Tasks(ctx, m)
+			return api.Page[api.Task]{Items: all}, err
+		})
+	personal(s, member("POST", api.PathTasks+"/{reference}/revoke", "revokeTask", "End a task's consent, at once; the answer comes when the new epoch is committed", nil, anEpoch),
+		func(ctx context.Context, m authority.Actor, in *ByReference) (api.Epoch, error) {
+			return s.authority.Revoke(ctx, m, in.Reference)
+		})
+	personal(s, member("GET", api.PathRuns, "listRuns", "Your runs, newest first; of one task when it is named", nil, api.Page[api.Run]{Items: []api.Run{aRun}, Next: "MTcy"}, api.NotFound),
+		func(ctx context.Context, m authority.Actor, in *Runs) (api.Page[api.Run], error) {
+			return s.authority.Runs(ctx, m, in.Task, in.Cursor)
+		})
+}
+
+func (s *Server) memberDecisions() {
+	personal(s, member("GET", api.PathDecisions, "listDecisions", "What your tasks ask you, one exact effect at a time", nil, api.Page[api.OwnerDecision]{Items: []api.OwnerDecision{aDecision}}),
+		func(ctx context.Context, m authority.Actor, _ *struct{}) (api.Page[api.OwnerDecision], error) {
+			all, err := s.authority.Decisions(ctx, m, "")
+			return api.Page[api.OwnerDecision]{Items: all}, err
+		})
+	single(s, member("GET", api.PathDecisions+"/{reference}", "getDecision", "One question, with the exact arguments that would execute", nil, aDecision), itself[api.OwnerDecision],
+		func(ctx context.Context, m authority.Actor, ref string) (api.OwnerDecision, error) {
+			return first(s.authority.Decisions(ctx, m, ref))
+		})
+	personal(s, gated(member("POST", api.PathDecisions+"/{reference}/approve", "approveDecision", "Say yes, once, to exactly the effect with this digest", anAnswer, done{}, api.DecisionChanged, api.DecisionEnded)),
+		func(ctx context.Context, m authority.Actor, in *With[api.Answer]) (done, error) {
+			return done{}, s.authority.Approve(ctx, m, in.Reference, in.Body)
+		})
+	personal(s, member("POST", api.PathDecisions+"/{reference}/deny", "denyDecision", "Say no to exactly the effect with this digest", anAnswer, done{}, api.DecisionChanged, api.DecisionEnded),
+		func(ctx context.Context, m authority.Actor, in *With[api.Answer]) (done, error) {
+			return done{}, s.authority.Deny(ctx, m, in.Reference, in.Body)
+		})
+}
+
+func (s *Server) memberFindings() {
+	personal(s, member("GET", api.PathFindings, "listAmbiguousEffects", "Effects of which nobody can prove whether they happened", nil, api.Page[api.AmbiguousEffect]{Items: []api.AmbiguousEffect{anAmbiguousEffect}}),
+		func(ctx context.Context, m authority.Actor, _ *struct{}) (api.Page[api.AmbiguousEffect], error) {
+			all, err := s.authority.Ambiguous(ctx, m)
+			return api.Page[api.AmbiguousEffect]{Items: all}, err
+		})
+	personal(s, member("POST", api.PathFindings, "recordFinding", "Record what you found out about one; nothing is done again", aFinding, aFinding, api.NotFound, api.EffectSettled),
+		func(ctx context.Context, m authority.Actor, in *Only[api.Finding]) (api.Finding, error) {
+			return in.Body, s.authority.RecordFinding(ctx, m, in.Body)
+		})
+}
+
+// done is the answer where there is nothing to tell but that it is so.
+type done struct{}
+
+// first is the only one of a list that was asked for by reference.
+func first[T any](all []T, err error) (one T, _ error) {
+	if err == nil {
+		one = all[0]
 	}
-	m, err := s.authority.FromCall(r.Context(), c, envelope)
-	if err != nil {
-		return err
-	}
-	out, err := act(r.Context(), m)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, out)
+	return one, err
 }
 
-// acting is reading for a call with a JSON body.
-func acting[In, Out any](s *Server, w http.ResponseWriter, r *http.Request, act func(context.Context, authority.Actor, In) (Out, error)) error {
-	return reading(s, w, r, func(ctx context.Context, m authority.Actor) (out Out, err error) {
-		var in In
-		if err := readJSON(r, &in); err != nil {
-			return out, err
-		}
-		return act(ctx, m, in)
-	})
-}
+// itself is the state of what has nothing about it that only passes.
+func itself[T any](v T) any { return v }
 
-func (s *Server) offers(w http.ResponseWriter, r *http.Request) error {
-	return reading(s, w, r, func(ctx context.Context, m authority.Actor) (api.Page[api.Offer], error) {
-		all, err := s.authority.Offers(ctx, m, "")
-		return api.Page[api.Offer]{Items: all}, err
-	})
-}
-
-func (s *Server) offer(w http.ResponseWriter, r *http.Request) error {
-	return reading(s, w, r, func(ctx context.Context, m authority.Actor) (one api.Offer, err error) {
-		all, err := s.authority.Offers(ctx, m, r.PathValue("reference"))
-		if err == nil {
-			one = all[0]
-		}
-		return one, err
-	})
-}
-
-func (s *Server) consent(w http.ResponseWriter, r *http.Request) error {
-	return acting(s, w, r, func(ctx context.Context, m authority.Actor, in api.Answer) (api.Consent, error) {
-		return s.authority.GiveConsent(ctx, m, r.PathValue("reference"), in)
-	})
-}
-
-func (s *Server) decline(w http.ResponseWriter, r *http.Request) error {
-	return acting(s, w, r, func(ctx context.Context, m authority.Actor, in api.Answer) (struct{}, error) {
-		return struct{}{}, s.authority.Decline(ctx, m, r.PathValue("reference"), in)
-	})
-}
-
-func (s *Server) tasks(w http.ResponseWriter, r *http.Request) error {
-	return reading(s, w, r, func(ctx context.Context, m authority.Actor) (api.Page[api.Task], error) {
-		all, err := s.authority.Tasks(ctx, m)
-		return api.Page[api.Task]{Items: all}, err
-	})
-}
-
-func (s *Server) revoke(w http.ResponseWriter, r *http.Request) error {
-	return reading(s, w, r, func(ctx context.Context, m authority.Actor) (api.Epoch, error) {
-		return s.authority.Revoke(ctx, m, r.PathValue("reference"))
-	})
-}
-
-func (s *Server) cutOff(w http.ResponseWriter, r *http.Request) error {
-	return reading(s, w, r, func(ctx context.Context, m authority.Actor) (api.Epoch, error) {
-		return s.authority.CutOff(ctx, m, r.PathValue("reference"))
-	})
-}
-
-func (s *Server) runs(w http.ResponseWriter, r *http.Request) error {
-	q := r.URL.Query()
-	return reading(s, w, r, func(ctx context.Context, m authority.Actor) (api.Page[api.Run], error) {
-		return s.authority.Runs(ctx, m, q.Get("task"), q.Get("cursor"))
-	})
-}
-
-func (s *Server) decisions(w http.ResponseWriter, r *http.Request) error {
-	return reading(s, w, r, func(ctx context.Context, m authority.Actor) (api.Page[api.OwnerDecision], error) {
-		all, err := s.authority.Decisions(ctx, m, "")
-		return api.Page[api.OwnerDecision]{Items: all}, err
-	})
-}
-
-func (s *Server) decision(w http.ResponseWriter, r *http.Request) error {
-	return reading(s, w, r, func(ctx context.Context, m authority.Actor) (one api.OwnerDecision, err error) {
-		all, err := s.authority.Decisions(ctx, m, r.PathValue("reference"))
-		if err == nil {
-			one = all[0]
-		}
-		return one, err
-	})
-}
-
-func (s *Server) approve(w http.ResponseWriter, r *http.Request) error {
-	return acting(s, w, r, func(ctx context.Context, m authority.Actor, in api.Answer) (struct{}, error) {
-		return struct{}{}, s.authority.Approve(ctx, m, r.PathValue("reference"), in)
-	})
-}
-
-func (s *Server) deny(w http.ResponseWriter, r *http.Request) error {
-	return acting(s, w, r, func(ctx context.Context, m authority.Actor, in api.Answer) (struct{}, error) {
-		return struct{}{}, s.authority.Deny(ctx, m, r.PathValue("reference"), in)
-	})
-}
-
-func (s *Server) ambiguous(w http.ResponseWriter, r *http.Request) error {
-	return reading(s, w, r, func(ctx context.Context, m authority.Actor) (api.Page[api.AmbiguousEffect], error) {
-		all, err := s.authority.Ambiguous(ctx, m)
-		return api.Page[api.AmbiguousEffect]{Items: all}, err
-	})
-}
-
-func (s *Server) finding(w http.ResponseWriter, r *http.Request) error {
-	return acting(s, w, r, func(ctx context.Context, m authority.Actor, in api.Finding) (api.Finding, error) {
-		return in, s.authority.RecordFinding(ctx, m, in)
-	})
-}
-
-func (s *Server) apply(w http.ResponseWriter, r *http.Request) error {
-	return reading(s, w, r, func(ctx context.Context, m authority.Actor) (api.Applied, error) {
-		file, err := io.ReadAll(r.Body)
-		if err != nil {
-			return api.Applied{}, refusalOrBad(err)
-		}
-		return s.authority.Apply(ctx, m, file)
-	})
-}
-
-func (s *Server) retire(w http.ResponseWriter, r *http.Request) error {
-	return acting(s, w, r, func(ctx context.Context, m authority.Actor, in api.RetireRequest) (api.Retirement, error) {
-		return s.authority.Retire(ctx, m, in)
-	})
-}
-
-func (s *Server) withdraw(w http.ResponseWriter, r *http.Request) error {
-	return acting(s, w, r, func(ctx context.Context, m authority.Actor, in api.WithdrawRequest) (api.Epoch, error) {
-		return s.authority.Withdraw(ctx, m, in)
-	})
+// offerState is what an offer is without the times that come nearer by themselves.
+func offerState(o api.Offer) any {
+	o.NextFires = nil
+	return o
 }

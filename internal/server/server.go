@@ -20,6 +20,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority"
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
+	"github.com/nightwarrant/nightwarrant/internal/openapi"
 	"github.com/nightwarrant/nightwarrant/readiness"
 )
 
@@ -40,6 +41,8 @@ type Server struct {
 	registry  *prometheus.Registry
 	questions *rate.Limiter  // about readiness
 	unsigned  rate.Sometimes // is told to the operators
+	api       *openapi.API
+	routes    []Route
 }
 
 // New returns the server of an authority whose public origin is its issuer.
@@ -47,6 +50,10 @@ func New(a *authority.Authority, gate *readiness.Gate, log *slog.Logger) *Server
 	s := &Server{authority: a, gate: gate, origin: a.Issuer, log: log, registry: prometheus.NewRegistry(),
 		questions: rate.NewLimiter(questions, questions), unsigned: rate.Sometimes{Interval: time.Second}}
 	s.metrics = newMetrics(s.registry)
+	s.api = openapi.New("1", s.enter)
+	s.workloads()
+	s.members()
+	s.operators()
 	return s
 }
 
@@ -55,54 +62,19 @@ func New(a *authority.Authority, gate *readiness.Gate, log *slog.Logger) *Server
 type Route struct {
 	Method, Path string
 	Gated        bool
+	Access       openapi.Access
 	handle       handler
 }
 
-type handler func(http.ResponseWriter, *http.Request) error
+type handler = openapi.Handler
 
 // Routes lists every entry of the public listener.
-func (s *Server) Routes() []Route {
-	return []Route{
-		{"GET", api.PathMetadata, false, s.metadata},
-		{"GET", api.PathJWKS, false, s.jwks},
-		{"POST", api.PathToken, true, s.token}, // component tokens stay possible: a guard must report before the gate can open
-		{"POST", api.PathNonces, false, body(s, s.nonces)},
-		{"POST", api.PathRenew, true, body(s, s.authority.Renew)},
-		{"POST", api.PathSettleRun, false, body(s, s.authority.SettleRun)},
-		{"POST", api.PathAdmit, true, body(s, s.authority.Admit)},
-		{"POST", api.PathSettle, false, body(s, s.authority.SettleEffect)},
-		{"GET", api.PathUnsettled, false, s.unsettled},
-		{"GET", api.PathEffects + "{reference}", false, s.effect},
-		{"GET", api.PathReadiness, false, s.readiness},
-		{"PUT", api.PathReports + "{family}", false, s.report},
-
-		{"GET", api.PathOffers, false, s.offers},
-		{"GET", api.PathOffers + "/{reference}", false, s.offer},
-		{"POST", api.PathOffers + "/{reference}/consent", true, s.consent},
-		{"POST", api.PathOffers + "/{reference}/decline", false, s.decline},
-		{"GET", api.PathTasks, false, s.tasks},
-		{"POST", api.PathTasks + "/{reference}/revoke", false, s.revoke},
-		{"POST", api.PathTasks + "/{reference}/cut-off", false, s.cutOff},
-		{"GET", api.PathRuns, false, s.runs},
-		{"GET", api.PathDecisions, false, s.decisions},
-		{"GET", api.PathDecisions + "/{reference}", false, s.decision},
-		{"POST", api.PathDecisions + "/{reference}/approve", true, s.approve},
-		{"POST", api.PathDecisions + "/{reference}/deny", false, s.deny},
-		{"GET", api.PathFindings, false, s.ambiguous},
-		{"POST", api.PathFindings, false, s.finding},
-		{"POST", api.PathRegistry, true, s.apply}, // sets with a task in them; see the verb apply
-		{"POST", api.PathRetire, false, s.retire},
-		{"POST", api.PathWithdraw, false, s.withdraw},
-
-		{"GET", "/healthz", false, s.healthz},
-		{"GET", "/readyz", false, s.readyz},
-	}
-}
+func (s *Server) Routes() []Route { return s.routes }
 
 // Handler is the public listener's handler.
 func (s *Server) Handler() http.Handler {
 	methods := map[string]map[string]handler{}
-	for _, r := range s.Routes() {
+	for _, r := range s.routes {
 		if methods[r.Path] == nil {
 			methods[r.Path] = map[string]handler{}
 		}
