@@ -49,6 +49,8 @@ type item struct {
 	Offer          string `json:"offer,omitempty"`
 	OfferDigest    string `json:"offer_digest,omitempty"`
 	OfferBody      string `json:"offer_body,omitempty"`
+	MostDigest     string `json:"most_digest,omitempty"` // where something of the task is optional
+	MostBody       string `json:"most_body,omitempty"`
 }
 
 type itemAction struct {
@@ -318,29 +320,44 @@ func hexDigests(list []document.Digest) []string {
 
 // task links a task revision and builds the offer that its owner will see.
 func (s applying) task(ctx context.Context, i *item, d *document.Task) error {
-	consent, ref, err := s.offer(ctx, d)
+	most, ref, err := s.offer(ctx, d)
 	if err != nil {
 		return err
 	}
-	body, err := consent.Canonical()
+	plain, err := document.Narrow(most, document.Choice{}) // nothing is ticked beforehand
 	if err != nil {
 		return err
 	}
-	digest, err := consent.Digest()
-	if err != nil {
+	if i.OfferDigest, i.OfferBody, err = spelled(plain); err != nil {
 		return err
 	}
-	if _, err := termsOf(consent, s.now); err != nil {
+	if len(plain.Grants) < len(most.Grants) {
+		if i.MostDigest, i.MostBody, err = spelled(most); err != nil {
+			return err
+		}
+	}
+	if _, err := termsOf(plain, s.now); err != nil {
 		return &document.Error{Kind: d.Kind, Name: d.Name, Field: "schedule", Reason: "never fires within the time that the consent would last"}
 	}
 	name, offer := taskName(d.Client, d.Name), newReference()
 	owner := canonical.Digest(canonical.DomainMember, []byte(d.Owner.Issuer), []byte(d.Owner.Subject))
 	i.Name, i.Ref, i.Owner = hexOf(name[:]), hexOf(ref), hexOf(owner[:])
 	i.Client, i.Role, i.RoleRevision, i.Policy, i.PolicyRevision = hexName(d.Client), hexName(d.Role), d.RoleRevision, hexName(d.Policy), d.PolicyRevision
-	i.Offer, i.OfferDigest, i.OfferBody = hexOf(offer[:]), hexOf(digest[:]), hexOf(body)
+	i.Offer = hexOf(offer[:])
 	return nil
 }
 
+// spelled is the digest and the canonical bytes of a consent document, in hex.
+func spelled(c document.Consent) (digest, body string, err error) {
+	text, err := c.Canonical()
+	if err != nil {
+		return "", "", err
+	}
+	d, err := c.Digest()
+	return hexOf(d[:]), hexOf(text), err
+}
+
+// offer is the widest that a task's owner can be offered: with every optional grant.
 func (s applying) offer(ctx context.Context, d *document.Task) (document.Consent, []byte, error) {
 	missing := func(field string) (document.Consent, []byte, error) {
 		return document.Consent{}, nil, &document.Error{Kind: d.Kind, Name: d.Name, Field: field, Reason: "names something that is not registered or is retired"}
@@ -353,17 +370,20 @@ func (s applying) offer(ctx context.Context, d *document.Task) (document.Consent
 	if !ok {
 		return missing("policy")
 	}
-	guards := map[string]*document.Guard{}
-	for _, g := range d.Grants {
+	guards, ticked := map[string]*document.Guard{}, []int{}
+	for n, g := range d.Grants {
 		if guards[g.Guard], ok = find[*document.Guard](s.all, document.KindGuard, g.Guard, 1); !ok {
 			return missing("grants")
+		}
+		if g.Optional {
+			ticked = append(ticked, n)
 		}
 	}
 	ref, err := s.a.taskReference(ctx, taskName(d.Client, d.Name))
 	if err != nil {
 		return document.Consent{}, nil, err
 	}
-	consent, err := document.BuildConsent(document.Parts{TaskRef: encode(ref), Task: d, Role: role, Policy: policy, Guards: guards, Now: s.now})
+	consent, err := document.BuildConsent(document.Parts{TaskRef: encode(ref), Task: d, Role: role, Policy: policy, Guards: guards, Ticked: ticked, Now: s.now})
 	return consent, ref, err
 }
 

@@ -41,20 +41,6 @@ func (a *Authority) databaseTime(ctx context.Context) (now time.Time, err error)
 	return now, nil
 }
 
-type offerRow struct {
-	ref, task, digest []byte
-	state             string
-	expires           time.Time
-	body              []byte
-}
-
-func (a *Authority) offers(ctx context.Context, member [32]byte, offer []byte) ([]offerRow, error) {
-	return list(ctx, a, func(row pgx.CollectableRow) (r offerRow, err error) {
-		err = row.Scan(&r.ref, &r.task, &r.digest, &r.state, &r.expires, &r.body)
-		return r, err
-	}, `SELECT ref, task, digest, state, expires_at, body FROM nw.show_offers($1, $2)`, member[:], offer)
-}
-
 func (a *Authority) tasks(ctx context.Context, member [32]byte, operator bool) ([]api.Task, error) {
 	return list(ctx, a, func(row pgx.CollectableRow) (t api.Task, err error) {
 		var ref, body []byte
@@ -135,14 +121,4 @@ func namesOf(consent, action, resource []byte) (guard, act, res string) {
 		}
 	}
 	return "", "", ""
-}
-
-func (a *Authority) giveConsent(ctx context.Context, m Actor, offer, digest []byte, ref [16]byte, t terms) (c api.Consent, err error) {
-	text, err := json.Marshal(t)
-	if err != nil {
-		return c, err
-	}
-	err = a.call(ctx, "consent", m.spent, `SELECT verdict, coalesce(epoch, 0), coalesce(given_at, 'epoch'), coalesce(expires_at, 'epoch')
-		FROM nw.give_consent($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`, m.args(offer, digest, ref[:], string(text)), nil, &c.ActivationEpoch, &c.GivenAt, &c.ExpiresAt)
-	return c, err
 }

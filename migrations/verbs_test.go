@@ -17,7 +17,7 @@ import (
 )
 
 // gated are the verbs that nothing passes while the gate is closed. Each is one admission (design.md §3).
-var gated = []string{"claim", "renew", "mint", "admit", "plan", "rezone", "take_outbox", "give_consent", "apply", "approve"}
+var gated = []string{"claim", "renew", "mint", "admit", "plan", "rezone", "take_outbox", "give_consent", "narrow", "apply", "approve"}
 
 // possible is everything else that a process role may call: what stays possible while closed (design.md §3), each for its reason.
 var possible = map[string]string{

@@ -17,15 +17,53 @@ const (
 	PathWithdraw  = "/v1/consents/withdraw"
 )
 
-// Offer is what a member may say yes to, exactly.
+// Offer is what a member may say yes to, exactly. The document holds no optional grant; those are in most.
 type Offer struct {
 	Offer     string          `json:"offer"`
 	Task      string          `json:"task"`
 	Digest    string          `json:"digest"` // the yes carries it
 	State     string          `json:"state"`  // open, accepted, declined, replaced, expired
 	ExpiresAt time.Time       `json:"expires_at"`
-	Document  json.RawMessage `json:"document"` // the canonical consent document
+	Document  json.RawMessage `json:"document"`       // the canonical consent document
+	Most      json.RawMessage `json:"most,omitempty"` // the widest that can be chosen, where that is more: with every optional grant
+	Chosen    *Chosen         `json:"chosen,omitempty"`
 	NextFires []time.Time     `json:"next_fires,omitempty"`
+}
+
+// Chosen is what the member has chosen last of an offer. A yes to it carries its digest.
+type Chosen struct {
+	Digest   string          `json:"digest"`
+	Document json.RawMessage `json:"document"`
+}
+
+// Choice is what a member allows of an offer. What is absent stays as offered, but for the optional grants: those not ticked are left out.
+// Grants are named by their index in the offer's widest document. Nothing can be widened.
+type Choice struct {
+	Ticked           []int     `json:"ticked,omitempty"` // optional grants that are wanted
+	Amounts          []Amount  `json:"amounts,omitempty"`
+	Limits           Limits    `json:"limits,omitzero"`
+	Dial             string    `json:"dial,omitempty"` // none, read, low, high
+	ExpiresAt        time.Time `json:"expires_at,omitzero"`
+	WhenMoreIsNeeded string    `json:"when_more_is_needed,omitempty"` // wait or stop
+}
+
+// Amount is the most of one effect of a grant, in minor units of its currency.
+type Amount struct {
+	Grant int   `json:"grant"`
+	Most  int64 `json:"most"`
+}
+
+// Limits are the limits of a task that a member can lower; 0 is as offered.
+type Limits struct {
+	RuntimeS     int64 `json:"runtime_s,omitempty"`
+	Effects      int64 `json:"effects,omitempty"`
+	Steps        int64 `json:"steps,omitempty"`
+	Repeats      int64 `json:"repeats,omitempty"`
+	Spend        int64 `json:"spend,omitempty"`
+	EffectsDay   int64 `json:"effects_day,omitempty"`
+	EffectsMonth int64 `json:"effects_month,omitempty"`
+	SpendDay     int64 `json:"spend_day,omitempty"`
+	SpendMonth   int64 `json:"spend_month,omitempty"`
 }
 
 // Answer is a member's yes or no to the offer that was shown.

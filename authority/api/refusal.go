@@ -112,6 +112,7 @@ const (
 	RevisionStale     Code = "revision_stale"
 	OfferChanged      Code = "offer_changed"
 	OfferEnded        Code = "offer_ended"
+	NotOffered        Code = "not_offered"
 	Retired           Code = "retired"
 )
 
@@ -202,6 +203,7 @@ var refusals = map[Code]refusal{
 	RevisionStale:     {409, "invalid_request", Never, 0, "A later revision exists; read it and decide again."},
 	OfferChanged:      {409, "invalid_request", Never, 0, "The offer is not the one that was shown; read it again and decide on that."},
 	OfferEnded:        {410, "invalid_request", Never, 0, "This offer has been answered, replaced or has expired."},
+	NotOffered:        {409, "invalid_request", Never, 0, "This is not what was offered, or less; nothing was changed, choose again."},
 	Retired:           {409, "invalid_request", Never, 0, "Something that this names has been retired."},
 }
 

@@ -34,6 +34,7 @@ type ConsentGrant struct {
 	MaxAmount   int64             `json:"max_amount,omitempty"`
 	Currency    string            `json:"currency,omitempty"`
 	PreApproved []json.RawMessage `json:"pre_approved,omitempty"` // canonical keys of the action
+	Optional    bool              `json:"optional,omitempty"`     // the member ticks it, or it is left out
 }
 
 // Consent is everything that a member's yes binds (mission A1). Its canonical
@@ -163,7 +164,7 @@ func granting(field string, g Grant, actions map[string]catalogue.Action) (Conse
 	if !ok {
 		return ConsentGrant{}, wrong(field+".action", "is not an action of guard %s: %s", g.Guard, g.Action)
 	}
-	out := ConsentGrant{Guard: g.Guard, Action: g.Action, Does: a.Title, Resource: g.Resource, Risk: a.Risk, MaxAmount: g.MaxAmount, Currency: g.Currency}
+	out := ConsentGrant{Guard: g.Guard, Action: g.Action, Does: a.Title, Resource: g.Resource, Risk: a.Risk, MaxAmount: g.MaxAmount, Currency: g.Currency, Optional: g.Optional}
 	for i, key := range g.PreApproved {
 		text, err := a.CheckKey(key)
 		if err != nil {
@@ -229,6 +230,9 @@ func (c *Consent) checkTerm() error {
 	}
 	if c.NotBefore <= 0 {
 		return wrong("not_before", "is missing")
+	}
+	if err := atMost("limits.runtime_s", c.Limits.RuntimeS, int64(c.Expires-c.NotBefore), "consent"); err != nil {
+		return err
 	}
 	s, err := timetable.Parse(c.Schedule)
 	if err != nil {

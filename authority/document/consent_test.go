@@ -95,7 +95,7 @@ func TestOptionalGrantsAreTheMembersChoice(t *testing.T) {
 	require.Len(t, with.Grants, 3)
 	assert.Equal(t, ConsentGrant{
 		Guard: "orders-db", Action: "row.delete", Does: "Delete rows of a table that have a given key", Resource: "table:drafts", Risk: catalogue.High,
-		PreApproved: []json.RawMessage{json.RawMessage(`{"key":{"state":"stale"}}`)},
+		PreApproved: []json.RawMessage{json.RawMessage(`{"key":{"state":"stale"}}`)}, Optional: true,
 	}, with.Grants[2])
 	first, err := without.Digest()
 	require.NoError(t, err)
@@ -189,7 +189,7 @@ func TestEveryPartCountsInTheDigest(t *testing.T) {
 		"schedule": map[string]any{"cron": "30 2 * * *", "zone": "Europe/Berlin", "missed": "skip"}, "schedule.window_s": 3601,
 		"grants.0.guard": "other", "grants.0.action": "row.list", "grants.0.does": "Count rows", "grants.0.resource": "table:order",
 		"grants.0.risk": "low", "grants.1.max_amount": 5001, "grants": []any{map[string]any{"guard": "a", "action": "b", "does": "E", "resource": "c:d", "risk": "high"}},
-		"grants.2.pre_approved": absent{}, "grants.2.pre_approved.0": map[string]any{"key": map[string]any{"status": "stale"}}, "grants.2.pre_approved.0.key.state": "staler",
+		"grants.2.optional": absent{}, "grants.2.pre_approved": absent{}, "grants.2.pre_approved.0": map[string]any{"key": map[string]any{"status": "stale"}}, "grants.2.pre_approved.0.key.state": "staler",
 		"dial": "low", "limits.runtime_s": 601, "limits.effects": 21, "limits.steps": 501, "limits.repeats": 3, "limits.spend": 10001, "limits.effects_day": 41,
 		"limits.effects_month": 401, "limits.spend_day": 15001, "limits.spend_month": absent{}, "member_spend_day": absent{}, "member_spend_month": 90001,
 		"policy": "other", "policy_revision": 3, "policy_document": other, "when_more_is_needed": "wait", "decision_window_s": 3601,
@@ -263,7 +263,7 @@ func TestConsentIsNotRead(t *testing.T) {
 		{"grants", "grants must list", []any{[]any{}, absent{}}},
 		{"grants.0.risk", "grants[0].risk", []any{"none", "", absent{}, "medium"}},
 		{"grants.0.resource", "grants[0].resource", []any{"*", "table:*"}},
-		{"grants.0.optional", "grants[0].optional is not a known field", []any{true}},
+		{"grants.0.optional", "a consent must be in canonical form", []any{false}},
 		{"grants.1", "grants[1] repeats", []any{map[string]any{"guard": "orders-db", "action": "row.read", "does": "Read", "resource": "table:orders", "risk": "low"}}},
 		{"dial", "dial does not hold", []any{"", "all"}},
 		{"limits.effects", "limits.effects must be", []any{0, absent{}}},

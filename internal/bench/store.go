@@ -26,8 +26,8 @@ var filling = []struct {
 	{`INSERT INTO nw.offers (ref, task_id, task_revision, member, digest, state, expires_at)
 	   SELECT uuid_send(gen_random_uuid()), t.id, 1, member, sha256('consent'), 'accepted', now() + interval '7 days' FROM nw.tasks t, part WHERE owner = member`, 0},
 	{`INSERT INTO nw.consents (ref, offer_id, task_id, task_revision, member, client_id, role_id, policy_id, digest, dial, run_limit_ms, max_effects, max_steps, max_repeats, max_spend,
-	   effects_day, effects_month, spend_day, spend_month, member_spend_day, member_spend_month, silence, window_ms, not_before, expires_at)
-	   SELECT uuid_send(gen_random_uuid()), o.id, o.task_id, 1, o.member, client, role, policy, o.digest, 2, 3600000, 5, 100, 3, 0, 0, 0, 0, 0, 0, 0, 'stop', 3600000, now(), o.expires_at FROM nw.offers o JOIN part USING (member)`, 0},
+	   effects_day, effects_month, spend_day, spend_month, member_spend_day, member_spend_month, silence, window_ms, not_before, expires_at, epoch)
+	   SELECT uuid_send(gen_random_uuid()), o.id, o.task_id, 1, o.member, client, role, policy, o.digest, 2, 3600000, 5, 100, 3, 0, 0, 0, 0, 0, 0, 0, 'stop', 3600000, now(), o.expires_at, 1 FROM nw.offers o JOIN part USING (member)`, 0},
 	{`INSERT INTO nw.consent_grants (consent_id, role_id, guard_id, action, resource, risk)
 	   SELECT c.id, c.role_id, a.guard_id, a.action, resource, 2 FROM nw.consents c JOIN part USING (member) JOIN nw.role_actions a ON a.role_id = part.role`, 0},
 	{`INSERT INTO nw.lanes (task_id, task_revision, consent_id) SELECT c.task_id, 1, c.id FROM nw.consents c JOIN part USING (member)`, 0},

@@ -424,6 +424,7 @@ func TestConsentRefused(t *testing.T) {
 	refuse(api.AdmissionClosed, member.Request("POST", yes, "application/json", body))
 	h.Open()
 	require.NoError(t, member.JSON("POST", yes, api.Answer{Digest: o.Digest}, nil))
+	require.NoError(t, member.JSON("POST", api.PathTasks+"/"+o.Task+"/revoke", nil, nil))
 	refuse(api.OfferEnded, member.Request("POST", yes, "application/json", body))
 }
 

@@ -59,11 +59,11 @@ CREATE DOMAIN nw.verdict AS text CHECK (VALUE IN (
   'unknown_run', 'run_ended', 'held', 'lease_lost', 'fence_stale', 'deadline_passed', 'authority_changed', 'readiness_changed', 'consent_ended',
   'lane_uncertain', 'effects_in_flight', 'not_granted', 'approval_unavailable', 'approval_required', 'approval_denied', 'decision_changed', 'decision_ended', 'limit_reached', 'loop_detected', 'effect_ambiguous', 'effect_in_flight', 'effect_key_conflict',
   'effect_repeated', 'effect_lapsed', 'effect_mismatch', 'effect_already_admitted', 'effect_settled', 'attempt_mismatch', 'wrong_guard', 'too_late', 'credential_unavailable',
-  'boot_superseded', 'report_stale', 'unknown_family', 'invalid_document', 'revision_immutable', 'revision_stale', 'offer_changed', 'offer_ended', 'retired'));
+  'boot_superseded', 'report_stale', 'unknown_family', 'invalid_document', 'revision_immutable', 'revision_stale', 'offer_changed', 'offer_ended', 'not_offered', 'retired'));
 
 -- Everything that can be audited.
 CREATE DOMAIN nw.verb AS text CHECK (VALUE IN (
-  'register_keys', 'apply', 'retire', 'offer', 'consent', 'decline', 'revoke', 'cut_off', 'plan', 'publish', 'claim', 'renew', 'mint', 'admit', 'settle_effect',
+  'register_keys', 'apply', 'retire', 'offer', 'narrow', 'consent', 'decline', 'revoke', 'cut_off', 'plan', 'publish', 'claim', 'renew', 'mint', 'admit', 'settle_effect',
   'late_evidence', 'evidence', 'withdraw', 'expire_effect', 'expire_consent', 'ask', 'decide', 'notice', 'finding', 'settle_run', 'end_run', 'requeue', 'component', 'report', 'open', 'close', 'hold', 'release', 'requirement', 'standby',
   'incarnation', 'refusals', 'present', 'sign_in', 'sign_out'));
 
@@ -185,13 +185,15 @@ CREATE TABLE nw.offers (
   task_id       bigint NOT NULL,
   task_revision bigint NOT NULL,
   member        bytea NOT NULL CHECK (octet_length(member) = 32),
-  digest        bytea NOT NULL REFERENCES nw.documents,
+  digest        bytea NOT NULL REFERENCES nw.documents, -- what a plain yes gives: nothing optional
+  most          bytea REFERENCES nw.documents,          -- what may be chosen from, where that is more
+  variant       bytea REFERENCES nw.documents,          -- what the member has chosen of it last
   state         text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'accepted', 'declined', 'replaced')),
   expires_at    timestamptz NOT NULL,
   FOREIGN KEY (task_id, task_revision) REFERENCES nw.task_revisions);
 CREATE UNIQUE INDEX offers_one_open ON nw.offers (task_id) WHERE state = 'open';
 CREATE INDEX offers_member ON nw.offers (member, id);
-SELECT nw.classify('offers', 'id number, ref reference, task_id number, task_revision number, member reference, digest digest, state state, expires_at time');
+SELECT nw.classify('offers', 'id number, ref reference, task_id number, task_revision number, member reference, digest digest, most digest, variant digest, state state, expires_at time');
 
 CREATE TABLE nw.consents (
   id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -224,6 +226,7 @@ CREATE TABLE nw.consents (
   state         text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'superseded', 'revoked', 'expired')),
   given_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
   CHECK (max_spend = 0 OR currency IS NOT NULL),
+  epoch         bigint NOT NULL CHECK (epoch > 0), -- the task's activation epoch with which it began
   FOREIGN KEY (task_id, task_revision) REFERENCES nw.task_revisions);
 CREATE UNIQUE INDEX consents_one_active ON nw.consents (task_id) WHERE state = 'active';
 CREATE INDEX consents_member ON nw.consents (member, id);
@@ -231,7 +234,7 @@ CREATE INDEX consents_over ON nw.consents (expires_at) WHERE state = 'active';
 SELECT nw.classify('consents', 'id number, ref reference, offer_id number, task_id number, task_revision number, member reference, client_id number, role_id number,
   policy_id number, digest digest, dial number, run_limit_ms number, max_effects number, max_steps number, max_repeats number, max_spend number, currency digest, effects_day number, effects_month number,
   spend_day number, spend_month number, member_spend_day number, member_spend_month number, silence state, window_ms number, not_before time, expires_at time, state state,
-  given_at time');
+  given_at time, epoch number');
 
 CREATE TABLE nw.consent_grants (
   consent_id bigint NOT NULL REFERENCES nw.consents,

@@ -71,7 +71,7 @@ CREATE TRIGGER decisions_fixed BEFORE UPDATE ON nw.decisions FOR EACH ROW
 
 -- Consents and offers end once.
 CREATE TRIGGER consents_end BEFORE UPDATE ON nw.consents FOR EACH ROW
-  WHEN (OLD.state <> 'active' OR NEW.digest <> OLD.digest OR NEW.expires_at <> OLD.expires_at OR NEW.member <> OLD.member OR NEW.task_id <> OLD.task_id
+  WHEN (OLD.state <> 'active' OR NEW.digest <> OLD.digest OR NEW.epoch <> OLD.epoch OR NEW.expires_at <> OLD.expires_at OR NEW.member <> OLD.member OR NEW.task_id <> OLD.task_id
         OR NEW.dial <> OLD.dial OR NEW.role_id <> OLD.role_id OR NEW.task_revision <> OLD.task_revision OR NEW.max_effects <> OLD.max_effects OR NEW.max_steps <> OLD.max_steps OR NEW.max_repeats <> OLD.max_repeats OR NEW.max_spend <> OLD.max_spend
         OR (NEW.effects_day, NEW.effects_month, NEW.spend_day, NEW.spend_month, NEW.member_spend_day, NEW.member_spend_month)
            <> (OLD.effects_day, OLD.effects_month, OLD.spend_day, OLD.spend_month, OLD.member_spend_day, OLD.member_spend_month)
@@ -87,7 +87,7 @@ CREATE TRIGGER ledgers_rise BEFORE UPDATE ON nw.ledgers FOR EACH ROW
   WHEN (NEW.day < OLD.day OR NEW.month < OLD.month OR NEW.holder <> OLD.holder OR NEW.unit <> OLD.unit)
   EXECUTE FUNCTION nw.refuse_change('the days of a ledger only rise');
 CREATE TRIGGER offers_end BEFORE UPDATE ON nw.offers FOR EACH ROW
-  WHEN (OLD.state <> 'open' OR NEW.digest <> OLD.digest OR NEW.member <> OLD.member OR NEW.expires_at <> OLD.expires_at)
+  WHEN (OLD.state <> 'open' OR NEW.digest <> OLD.digest OR NEW.most IS DISTINCT FROM OLD.most OR NEW.member <> OLD.member OR NEW.expires_at <> OLD.expires_at)
   EXECUTE FUNCTION nw.refuse_change('an offer is answered once');
 CREATE TRIGGER registry_retires BEFORE UPDATE ON nw.registry FOR EACH ROW
   WHEN (OLD.state = 'retired' OR NEW.document <> OLD.document OR NEW.name <> OLD.name OR NEW.revision <> OLD.revision OR NEW.kind <> OLD.kind)

@@ -115,8 +115,9 @@ BEGIN
     UPDATE offers SET state = 'replaced' WHERE task_id = k.id AND state = 'open';
   END IF;
   PERFORM nw.keep(decode(i->>'offer_digest', 'hex'), 'consent', decode(i->>'offer_body', 'hex'));
-  INSERT INTO offers (ref, task_id, task_revision, member, digest, expires_at)
-    VALUES (decode(i->>'offer', 'hex'), k.id, rv, k.owner, decode(i->>'offer_digest', 'hex'), clock_timestamp() + interval '7 days');
+  IF i->>'most_digest' IS NOT NULL THEN PERFORM nw.keep(decode(i->>'most_digest', 'hex'), 'consent', decode(i->>'most_body', 'hex')); END IF;
+  INSERT INTO offers (ref, task_id, task_revision, member, digest, most, expires_at)
+    VALUES (decode(i->>'offer', 'hex'), k.id, rv, k.owner, decode(i->>'offer_digest', 'hex'), decode(i->>'most_digest', 'hex'), clock_timestamp() + interval '7 days');
   PERFORM nw.note('offer', 'ok', k.id, NULL, NULL, json_build_object('offer', i->>'offer', 'digest', i->>'offer_digest', 'revision', rv));
   RETURN 'entered';
 END $$;
@@ -206,20 +207,22 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- give_consent records a member's yes to exactly the offer whose digest it carries (A1). The normalised lines in p_terms were derived from that
--- document; each grant has a foreign key into the role's action list.
+-- give_consent records a member's yes to exactly the offer whose digest it carries, or to what the member has chosen of it last (A1). The
+-- normalised lines in p_terms say what that very document says; each grant has a foreign key into the role's action list. The same yes
+-- once more has the same receipt, as long as what it gave is in force.
 -- +goose StatementBegin
 CREATE FUNCTION nw.give_consent(p_member bytea, p_envelope bytea, p_until timestamptz, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea,
   p_offer bytea, p_digest bytea, p_consent bytea, p_terms json,
-  OUT verdict text, OUT epoch bigint, OUT given_at timestamptz, OUT expires_at timestamptz)
+  OUT verdict text, OUT consent bytea, OUT epoch bigint, OUT given_at timestamptz, OUT expires_at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
-DECLARE d readiness_decision; l lanes; o offers; v task_revisions; k tasks; t timestamptz; given bigint; x json; sound boolean;
+DECLARE d readiness_decision; l lanes; o offers; v task_revisions; k tasks; c consents; t timestamptz; given bigint; x json; sound boolean;
 BEGIN
   PERFORM nw.enter();
   SELECT lanes.* INTO l FROM lanes WHERE task_id = (SELECT offers.task_id FROM offers WHERE ref = p_offer) FOR NO KEY UPDATE;
   SELECT offers.* INTO o FROM offers WHERE ref = p_offer FOR NO KEY UPDATE;
   SELECT * INTO v FROM task_revisions WHERE task_id = o.task_id AND revision = o.task_revision;
   SELECT * INTO k FROM tasks WHERE tasks.id = o.task_id;
+  SELECT consents.* INTO c FROM consents WHERE consents.offer_id = o.id AND consents.digest = p_digest AND consents.state = 'active';
   d := nw.admitting();
   t := clock_timestamp();
   sound := (SELECT bool_and(g.state = 'active') FROM registry g WHERE g.id IN (v.role_id, v.policy_id, k.client_id)
@@ -228,7 +231,8 @@ BEGIN
   verdict := CASE
     WHEN o.id IS NULL OR o.member <> p_member THEN 'not_found'
     WHEN d.state IS NULL THEN 'admission_closed'
-    WHEN o.digest <> p_digest THEN 'offer_changed'
+    WHEN p_digest NOT IN (o.digest, coalesce(o.variant, o.digest)) THEN 'offer_changed'
+    WHEN c.id IS NOT NULL THEN nw.envelope_verdict(p_envelope, p_until, p_jkt, p_nonce_at)
     WHEN o.state <> 'open' OR o.expires_at <= t OR o.task_revision <> l.task_revision THEN 'offer_ended'
     WHEN (p_terms->>'expires_at')::timestamptz <= t THEN 'offer_ended'
     WHEN NOT sound THEN 'retired'
@@ -237,16 +241,26 @@ BEGIN
     verdict := nw.refused('consent', verdict, o.task_id, NULL, NULL, p_jkt);
     RETURN;
   END IF;
+  IF c.id IS NOT NULL THEN
+    consent := c.ref; epoch := c.epoch; given_at := c.given_at; expires_at := c.expires_at;
+    PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
+    PERFORM nw.spend_proof(p_nonce_at, p_proof);
+    RETURN;
+  END IF;
+  IF NOT nw.says((SELECT body FROM documents WHERE documents.digest = p_digest), p_terms) THEN
+    RAISE EXCEPTION 'nightwarrant: the terms are not those of the document' USING ERRCODE = 'NW001';
+  END IF;
 
+  consent := p_consent;
   epoch := nw.end_consent(o.task_id, 'superseded');
   UPDATE offers SET state = 'accepted' WHERE offers.id = o.id AND state = 'open';
   INSERT INTO consents (ref, offer_id, task_id, task_revision, member, client_id, role_id, policy_id, digest, dial, run_limit_ms, max_effects, max_steps, max_repeats,
-      max_spend, currency, effects_day, effects_month, spend_day, spend_month, member_spend_day, member_spend_month, silence, window_ms, not_before, expires_at)
+      max_spend, currency, effects_day, effects_month, spend_day, spend_month, member_spend_day, member_spend_month, silence, window_ms, not_before, expires_at, epoch)
     VALUES (p_consent, o.id, o.task_id, o.task_revision, p_member, k.client_id, v.role_id, v.policy_id, p_digest, (p_terms->>'dial')::smallint,
             (p_terms->>'run_limit_ms')::bigint, (p_terms->>'max_effects')::integer, (p_terms->>'max_steps')::integer, (p_terms->>'max_repeats')::smallint,
             (p_terms->>'max_spend')::bigint, decode(p_terms->>'currency', 'hex'), (p_terms->>'effects_day')::bigint, (p_terms->>'effects_month')::bigint,
             (p_terms->>'spend_day')::bigint, (p_terms->>'spend_month')::bigint, (p_terms->>'member_spend_day')::bigint, (p_terms->>'member_spend_month')::bigint,
-            p_terms->>'silence', (p_terms->>'window_ms')::bigint, (p_terms->>'not_before')::timestamptz, (p_terms->>'expires_at')::timestamptz)
+            p_terms->>'silence', (p_terms->>'window_ms')::bigint, (p_terms->>'not_before')::timestamptz, (p_terms->>'expires_at')::timestamptz, epoch)
     RETURNING consents.id, consents.given_at, consents.expires_at INTO STRICT given, given_at, expires_at;
   FOR x IN SELECT value FROM json_array_elements(p_terms->'grants') LOOP
     INSERT INTO consent_grants (consent_id, role_id, guard_id, action, resource, risk, max_amount, currency)
@@ -277,7 +291,7 @@ BEGIN
   SELECT * INTO o FROM offers WHERE ref = p_offer FOR NO KEY UPDATE;
   verdict := CASE
     WHEN o.id IS NULL OR o.member <> p_member THEN 'not_found'
-    WHEN o.digest <> p_digest THEN 'offer_changed'
+    WHEN p_digest NOT IN (o.digest, coalesce(o.variant, o.digest)) THEN 'offer_changed'
     WHEN o.state <> 'open' THEN 'offer_ended'
     ELSE nw.envelope_verdict(p_envelope, p_until, p_jkt, p_nonce_at) END;
   IF verdict <> 'ok' THEN
@@ -390,12 +404,12 @@ END $$;
 -- Reading. Scope lives in the query (B2): each takes the member, and what it may not see is not in the answer.
 
 -- +goose StatementBegin
-CREATE FUNCTION nw.show_offers(p_member bytea, p_offer bytea) RETURNS TABLE (ref bytea, task bytea, digest bytea, state text, expires_at timestamptz, body bytea, task_body bytea)
+CREATE FUNCTION nw.show_offers(p_member bytea, p_offer bytea) RETURNS TABLE (ref bytea, task bytea, digest bytea, state text, expires_at timestamptz, body bytea, most bytea, variant bytea, variant_body bytea)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 BEGIN
-  RETURN QUERY SELECT o.ref, k.ref, o.digest, CASE WHEN o.state = 'open' AND o.expires_at <= clock_timestamp() THEN 'expired' ELSE o.state END, o.expires_at, d.body, td.body
+  RETURN QUERY SELECT o.ref, k.ref, o.digest, CASE WHEN o.state = 'open' AND o.expires_at <= clock_timestamp() THEN 'expired' ELSE o.state END, o.expires_at, d.body, m.body, o.variant, v.body
     FROM offers o JOIN tasks k ON k.id = o.task_id JOIN documents d ON d.digest = o.digest
-    JOIN task_revisions v ON v.task_id = o.task_id AND v.revision = o.task_revision JOIN documents td ON td.digest = v.document
+    LEFT JOIN documents m ON m.digest = o.most LEFT JOIN documents v ON v.digest = o.variant
    WHERE o.member = p_member AND (p_offer IS NULL OR o.ref = p_offer) ORDER BY o.id DESC LIMIT 100;
 END $$;
 -- +goose StatementEnd
