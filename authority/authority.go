@@ -53,6 +53,7 @@ type Authority struct {
 	Config
 	registry registry
 	refusals refusals
+	lag      lag
 	quota    *quota
 }
 
@@ -75,7 +76,7 @@ func New(ctx context.Context, c Config) (*Authority, error) {
 	if err := c.Keys.Prove(registered); err != nil {
 		return nil, err
 	}
-	a := &Authority{Config: c, quota: newQuota(c.Now)}
+	a := &Authority{Config: c, quota: newQuota(c.Now), lag: newLag()}
 	if err := a.registry.refresh(ctx, c.Pool); err != nil {
 		return nil, fmt.Errorf("read the registry: %w", err)
 	}

@@ -79,7 +79,7 @@ func (a *Authority) Revoke(ctx context.Context, m Actor, reference string) (api.
 	epoch := api.Epoch{Task: reference}
 	args := m.args(task)
 	args = append(args[:1:1], append([]any{m.Operator()}, args[1:]...)...)
-	err = a.call(ctx, "revoke", m.regardless(), `SELECT verdict, coalesce(epoch, 0) FROM nw.revoke($1, $2, $3, $4, $5, $6, $7, $8)`, args, nil, &epoch.ActivationEpoch)
+	err = a.ends(ctx, "revoke", m.regardless(), `SELECT verdict, coalesce(epoch, 0) FROM nw.revoke($1, $2, $3, $4, $5, $6, $7, $8)`, args, &epoch.ActivationEpoch)
 	return epoch, err
 }
 
@@ -93,7 +93,7 @@ func (a *Authority) CutOff(ctx context.Context, m Actor, reference string) (api.
 		return api.Epoch{}, err
 	}
 	epoch := api.Epoch{Task: reference}
-	err = a.call(ctx, "cut_off", m.regardless(), `SELECT verdict, coalesce(epoch, 0) FROM nw.cut_off($1, $2, $3, $4, $5, $6, $7)`, m.args(task), nil, &epoch.ActivationEpoch)
+	err = a.ends(ctx, "cut_off", m.regardless(), `SELECT verdict, coalesce(epoch, 0) FROM nw.cut_off($1, $2, $3, $4, $5, $6, $7)`, m.args(task), &epoch.ActivationEpoch)
 	return epoch, err
 }
 
@@ -112,8 +112,8 @@ func (a *Authority) Withdraw(ctx context.Context, m Actor, r api.WithdrawRequest
 	}
 	guard, action, resource, key := nameDigest(r.Guard), actionDigest(r.Action), resourceDigest(r.Resource), canonical.Digest(canonical.DomainApproved, text)
 	epoch := api.Epoch{Task: r.Task}
-	err = a.call(ctx, "withdraw", m.regardless(), `SELECT verdict, coalesce(epoch, 0) FROM nw.withdraw($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
-		m.args(task, guard[:], action[:], resource[:], key[:]), nil, &epoch.ActivationEpoch)
+	err = a.ends(ctx, "withdraw", m.regardless(), `SELECT verdict, coalesce(epoch, 0) FROM nw.withdraw($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+		m.args(task, guard[:], action[:], resource[:], key[:]), &epoch.ActivationEpoch)
 	return epoch, err
 }
 

@@ -50,6 +50,7 @@ func New(a *authority.Authority, gate *readiness.Gate, log *slog.Logger) *Server
 	s := &Server{authority: a, gate: gate, origin: a.Issuer, log: log, registry: prometheus.NewRegistry(),
 		questions: rate.NewLimiter(questions, questions), unsigned: rate.Sometimes{Interval: time.Second}}
 	s.metrics = newMetrics(s.registry)
+	s.registry.MustRegister(a.Collectors()...)
 	s.api = openapi.New("1", s.enter)
 	s.workloads()
 	s.members()
