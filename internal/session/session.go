@@ -149,7 +149,8 @@ func Local(to string) string {
 		}
 	}
 	u, err := url.ParseRequestURI(to)
-	if err != nil || u.IsAbs() || u.Host != "" || u.User != nil || u.Opaque != "" || strings.HasPrefix(u.Path, "//") || strings.ContainsAny(u.Path, "\\") {
+	odd := func(c rune) bool { return c < ' ' || c == '\\' }
+	if err != nil || u.IsAbs() || u.Host != "" || u.User != nil || u.Opaque != "" || strings.HasPrefix(u.Path, "//") || strings.ContainsFunc(u.Path, odd) {
 		return home
 	}
 	for _, own := range []string{PathLogin, "/logout", "/session"} {
