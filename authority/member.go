@@ -15,6 +15,7 @@ import (
 type Actor struct {
 	principal.Principal
 	spent
+	session bool // which proves anew with each verb
 }
 
 // FromCall makes the actor of a call of the API: from its envelope, and from a
@@ -33,7 +34,7 @@ func (a *Authority) FromCall(ctx context.Context, c Call, envelope capability.To
 	p, err := a.prove(c, envelope, holder)
 	ref := who.Member()
 	p.payer = payerOf("member", ref[:])
-	return Actor{who, p}, err
+	return Actor{who, p, false}, err
 }
 
 // FromSession makes the actor of a request that a browser sent in a session of
@@ -42,10 +43,9 @@ func (a *Authority) FromCall(ctx context.Context, c Call, envelope capability.To
 // authorises nothing either. session is a digest of the browser's cookie.
 func (a *Authority) FromSession(who principal.Principal, session [32]byte) Actor {
 	p := spent{nonceAt: a.Now(), key: canonical.Digest(domainSession, session[:])}
-	_, _ = rand.Read(p.digest[:]) // never fails (crypto/rand)
 	ref := who.Member()
 	p.payer = payerOf("member", ref[:])
-	return Actor{who, p}
+	return Actor{who, p, true}
 }
 
 const domainSession = "nightwarrant/session/v1"
@@ -58,9 +58,21 @@ func (m Actor) operating() error {
 	return nil
 }
 
+// auditing refuses who is neither operator nor auditor.
+func (m Actor) auditing() error {
+	if !m.Auditor() {
+		return api.Refuse(api.Forbidden)
+	}
+	return nil
+}
+
 // args are the first arguments of every verb that a member's envelope opens.
+// What a browser asks for may need several; its session is good for each.
 func (m Actor) args(more ...any) []any {
 	ref, envelope := m.Member(), m.Principal.Digest()
+	if m.session {
+		_, _ = rand.Read(m.digest[:]) // never fails (crypto/rand)
+	}
 	return append([]any{ref[:], envelope[:], m.Expires(), m.key[:], m.nonceAt, m.digest[:]}, more...)
 }
 
@@ -124,46 +136,6 @@ func named(reference string) ([]byte, error) {
 		return nil, api.Refuse(api.NotFound)
 	}
 	return ref, nil
-}
-
-// Tasks lists a member's tasks, newest first, at most 100.
-func (a *Authority) Tasks(ctx context.Context, m Actor) ([]api.Task, error) {
-	if err := a.present(ctx, m); err != nil {
-		return nil, err
-	}
-	return a.tasks(ctx, m.Member(), false)
-}
-
-// maxRuns bounds a page of runs.
-const maxRuns = 100
-
-// Runs lists a member's runs, newest first; of one task when it is given.
-// cursor is what the page before gave.
-func (a *Authority) Runs(ctx context.Context, m Actor, task, cursor string) (api.Page[api.Run], error) {
-	var none api.Page[api.Run]
-	var one []byte
-	if task != "" {
-		var ok bool
-		if one, ok = decode(task, 16); !ok {
-			return none, api.Refuse(api.NotFound)
-		}
-	}
-	before, ok := openCursor(cursor)
-	if !ok {
-		return none, api.Refusef(api.InvalidRequest, "The cursor is not one that a page before has given.")
-	}
-	if err := a.present(ctx, m); err != nil {
-		return none, err
-	}
-	return a.runs(ctx, m.Member(), one, before, maxRuns)
-}
-
-// Ambiguous lists a member's ambiguous effects with what is known of each.
-func (a *Authority) Ambiguous(ctx context.Context, m Actor) ([]api.AmbiguousEffect, error) {
-	if err := a.present(ctx, m); err != nil {
-		return nil, err
-	}
-	return a.ambiguous(ctx, m.Member())
 }
 
 // RecordFinding keeps what the owner found out about an ambiguous effect.

@@ -39,10 +39,11 @@ func (c *Console) tasks(v *visit) error {
 	if err != nil {
 		return err
 	}
-	tasks, err := c.Authority.Tasks(v.r.Context(), m)
+	page, err := c.Authority.Tasks(v.r.Context(), m, "")
 	if err != nil {
 		return err
 	}
+	tasks := page.Items
 	offers, err := v.offers("")
 	if err != nil {
 		return err

@@ -102,8 +102,8 @@ func TestALateCommitIsNotSkipped(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	first, second := s.Task(t, fixture.TaskOptions{}), s.Task(t, fixture.TaskOptions{})
-	insert := `WITH run AS (INSERT INTO nw.runs (ref, task_id, consent_id, role_id, nominal_at, activation_epoch, deadline, effects_left, steps_left, spend_left)
-			SELECT $2, task_id, id, role_id, clock_timestamp(), 1, expires_at, 1, 1, 0 FROM nw.consents WHERE task_id = $1 RETURNING id, ref)
+	insert := `WITH run AS (INSERT INTO nw.runs (ref, task_id, consent_id, member, role_id, nominal_at, activation_epoch, deadline, effects_left, steps_left, spend_left)
+			SELECT $2, task_id, id, member, role_id, clock_timestamp(), 1, expires_at, 1, 1, 0 FROM nw.consents WHERE task_id = $1 RETURNING id, ref)
 		INSERT INTO nw.outbox (run_id, run_ref, queue) SELECT id, ref, $3 FROM run`
 	refs := []fixture.Ref{fixture.NewRef(), fixture.NewRef()}
 	early, err := s.Owner.Begin(within(t))

@@ -37,22 +37,22 @@ type Revision struct {
 // ConsentRecord is a consent as it stands: what the member agreed to, since when
 // and until when. It is the receipt again.
 type ConsentRecord struct {
-	Consent      string          `json:"consent"`
-	Task         string          `json:"task"`
-	TaskRevision int64           `json:"task_revision"`
-	Title        string          `json:"title"` // of the task, as an operator wrote it
-	Digest       string          `json:"digest"`
-	State        string          `json:"state"` // active, superseded, revoked, expired
-	Client       string          `json:"client"`
-	Role         string          `json:"role"`
-	RoleRevision int64           `json:"role_revision"`
-	Policy       string          `json:"policy"`
-	PolicyRev    int64           `json:"policy_revision"`
-	GivenAt      time.Time       `json:"given_at"`
-	NotBefore    time.Time       `json:"not_before"`
-	ExpiresAt    time.Time       `json:"expires_at"`
-	EndedAt      *time.Time      `json:"ended_at,omitempty"`
-	Document     json.RawMessage `json:"document"`
+	Consent        string          `json:"consent"`
+	Task           string          `json:"task"`
+	TaskRevision   int64           `json:"task_revision"`
+	Title          string          `json:"title"` // of the task, as an operator wrote it
+	Digest         string          `json:"digest"`
+	State          string          `json:"state"` // active, superseded, revoked, expired
+	Client         string          `json:"client"`
+	Role           string          `json:"role"`
+	RoleRevision   int64           `json:"role_revision"`
+	Policy         string          `json:"policy"`
+	PolicyRevision int64           `json:"policy_revision"`
+	GivenAt        time.Time       `json:"given_at"`
+	NotBefore      time.Time       `json:"not_before"`
+	ExpiresAt      time.Time       `json:"expires_at"`
+	EndedAt        *time.Time      `json:"ended_at,omitempty"`
+	Document       json.RawMessage `json:"document"`
 }
 
 // TaskDetail is a task with all that it rests on.

@@ -31,8 +31,8 @@ var filling = []struct {
 	{`INSERT INTO nw.consent_grants (consent_id, role_id, guard_id, action, resource, risk)
 	   SELECT c.id, c.role_id, a.guard_id, a.action, resource, 2 FROM nw.consents c JOIN part USING (member) JOIN nw.role_actions a ON a.role_id = part.role`, 0},
 	{`INSERT INTO nw.lanes (task_id, task_revision, consent_id) SELECT c.task_id, 1, c.id FROM nw.consents c JOIN part USING (member)`, 0},
-	{`INSERT INTO nw.runs (ref, task_id, consent_id, role_id, nominal_at, activation_epoch, deadline, effects_left, steps_left, spend_left)
-	   SELECT uuid_send(gen_random_uuid()), c.task_id, c.id, c.role_id, now(), 1, now() + interval '1 hour', 5, 100, 0 FROM nw.consents c JOIN part USING (member)`, 0},
+	{`INSERT INTO nw.runs (ref, task_id, consent_id, member, role_id, nominal_at, activation_epoch, deadline, effects_left, steps_left, spend_left)
+	   SELECT uuid_send(gen_random_uuid()), c.task_id, c.id, c.member, c.role_id, now(), 1, now() + interval '1 hour', 5, 100, 0 FROM nw.consents c JOIN part USING (member)`, 0},
 	{`INSERT INTO nw.slots (task_id, nominal_at, outcome, run_id, zone)
 	   SELECT r.task_id, r.nominal_at, 'run', r.id, sha256('zone') FROM nw.runs r JOIN nw.tasks t ON t.id = r.task_id JOIN part ON owner = member`, 0},
 }

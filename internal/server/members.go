@@ -57,9 +57,8 @@ func (s *Server) memberOffers() {
 
 func (s *Server) memberTasks() {
 	personal(s, member("GET", api.PathTasks, "listTasks", "Your tasks, newest first", nil, api.Page[api.Task]{Items: []api.Task{aTask}}),
-		func(ctx context.Context, m authority.Actor, _ *struct{}) (api.Page[api.Task], error) {
-			all, err := s.authority.Tasks(ctx, m)
-			return api.Page[api.Task]{Items: all}, err
+		func(ctx context.Context, m authority.Actor, in *Listing) (api.Page[api.Task], error) {
+			return s.authority.Tasks(ctx, m, in.Cursor)
 		})
 	personal(s, member("POST", api.PathTasks+"/{reference}/revoke", "revokeTask", "End a task's consent, at once; the answer comes when the new epoch is committed", nil, anEpoch),
 		func(ctx context.Context, m authority.Actor, in *ByReference) (api.Epoch, error) {
@@ -73,9 +72,8 @@ func (s *Server) memberTasks() {
 
 func (s *Server) memberDecisions() {
 	personal(s, member("GET", api.PathDecisions, "listDecisions", "What your tasks ask you, one exact effect at a time", nil, api.Page[api.OwnerDecision]{Items: []api.OwnerDecision{aDecision}}),
-		func(ctx context.Context, m authority.Actor, _ *struct{}) (api.Page[api.OwnerDecision], error) {
-			all, err := s.authority.Decisions(ctx, m, "")
-			return api.Page[api.OwnerDecision]{Items: all}, err
+		func(ctx context.Context, m authority.Actor, in *Listing) (api.Page[api.OwnerDecision], error) {
+			return s.authority.Inbox(ctx, m, in.Cursor)
 		})
 	single(s, member("GET", api.PathDecisions+"/{reference}", "getDecision", "One question, with the exact arguments that would execute", nil, aDecision), itself[api.OwnerDecision],
 		func(ctx context.Context, m authority.Actor, ref string) (api.OwnerDecision, error) {
@@ -93,9 +91,8 @@ func (s *Server) memberDecisions() {
 
 func (s *Server) memberFindings() {
 	personal(s, member("GET", api.PathFindings, "listAmbiguousEffects", "Effects of which nobody can prove whether they happened", nil, api.Page[api.AmbiguousEffect]{Items: []api.AmbiguousEffect{anAmbiguousEffect}}),
-		func(ctx context.Context, m authority.Actor, _ *struct{}) (api.Page[api.AmbiguousEffect], error) {
-			all, err := s.authority.Ambiguous(ctx, m)
-			return api.Page[api.AmbiguousEffect]{Items: all}, err
+		func(ctx context.Context, m authority.Actor, in *Listing) (api.Page[api.AmbiguousEffect], error) {
+			return s.authority.Ambiguous(ctx, m, in.Cursor)
 		})
 	personal(s, member("POST", api.PathFindings, "recordFinding", "Record what you found out about one; nothing is done again", aFinding, aFinding, api.NotFound, api.EffectSettled),
 		func(ctx context.Context, m authority.Actor, in *Only[api.Finding]) (api.Finding, error) {

@@ -229,6 +229,7 @@ CREATE TABLE nw.consents (
   epoch         bigint NOT NULL CHECK (epoch > 0), -- the task's activation epoch with which it began
   FOREIGN KEY (task_id, task_revision) REFERENCES nw.task_revisions);
 CREATE UNIQUE INDEX consents_one_active ON nw.consents (task_id) WHERE state = 'active';
+CREATE UNIQUE INDEX consents_whose ON nw.consents (id, member);
 CREATE INDEX consents_member ON nw.consents (member, id);
 CREATE INDEX consents_over ON nw.consents (expires_at) WHERE state = 'active';
 SELECT nw.classify('consents', 'id number, ref reference, offer_id number, task_id number, task_revision number, member reference, client_id number, role_id number,
@@ -297,7 +298,8 @@ CREATE TABLE nw.runs (
   id               bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   ref              bytea NOT NULL UNIQUE CHECK (octet_length(ref) = 16),
   task_id          bigint NOT NULL REFERENCES nw.lanes,
-  consent_id       bigint NOT NULL REFERENCES nw.consents,
+  consent_id       bigint NOT NULL,
+  member           bytea NOT NULL, -- as whom it acts: whose consent it is
   role_id          bigint NOT NULL REFERENCES nw.registry,
   nominal_at       timestamptz NOT NULL,
   activation_epoch bigint NOT NULL,
@@ -325,11 +327,13 @@ CREATE TABLE nw.runs (
   CHECK ((state = 'claimed') = (lease_until IS NOT NULL)),
   CHECK ((state = 'ending') = (ending IS NOT NULL)),
   CHECK (inflight = 0 OR state IN ('claimed', 'ending')),
-  CHECK ((ended_at IS NOT NULL) = (state NOT IN ('queued', 'claimed', 'waiting', 'ending')))) WITH (fillfactor = 60);
+  CHECK ((ended_at IS NOT NULL) = (state NOT IN ('queued', 'claimed', 'waiting', 'ending'))),
+  FOREIGN KEY (consent_id, member) REFERENCES nw.consents (id, member)) WITH (fillfactor = 60);
 CREATE UNIQUE INDEX runs_one_live ON nw.runs (task_id) WHERE live;
 CREATE INDEX runs_deadline ON nw.runs (deadline) WHERE live;
 CREATE INDEX runs_task ON nw.runs (task_id, id);
-SELECT nw.classify('runs', 'id number, ref reference, task_id number, consent_id number, role_id number, nominal_at time, activation_epoch number, deadline time,
+CREATE INDEX runs_member ON nw.runs (member, id);
+SELECT nw.classify('runs', 'id number, ref reference, task_id number, consent_id number, member reference, role_id number, nominal_at time, activation_epoch number, deadline time,
   effects_left number, steps_left number, steps number, spend_left number, state state, ending state, shortfall state, fence number, readiness_epoch number, holder digest, capability digest, lease_until time,
   lease_ms number, inflight number, created_at time, ended_at time, live flag');
 

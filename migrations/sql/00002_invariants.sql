@@ -32,7 +32,7 @@ CREATE TRIGGER runs_new BEFORE INSERT ON nw.runs FOR EACH ROW
   WHEN (NEW.state <> 'queued' OR NEW.fence <> 0 OR NEW.inflight <> 0) EXECUTE FUNCTION nw.refuse_change('a run begins queued');
 CREATE TRIGGER runs_fixed BEFORE UPDATE ON nw.runs FOR EACH ROW
   WHEN (NEW.deadline <> OLD.deadline OR NEW.fence < OLD.fence OR NEW.ref <> OLD.ref OR NEW.task_id <> OLD.task_id OR NEW.consent_id <> OLD.consent_id
-        OR NEW.role_id <> OLD.role_id OR NEW.nominal_at <> OLD.nominal_at OR NEW.activation_epoch <> OLD.activation_epoch
+        OR NEW.member <> OLD.member OR NEW.role_id <> OLD.role_id OR NEW.nominal_at <> OLD.nominal_at OR NEW.activation_epoch <> OLD.activation_epoch
         OR NEW.effects_left > OLD.effects_left OR NEW.steps_left > OLD.steps_left OR NEW.steps < OLD.steps OR NEW.readiness_epoch < OLD.readiness_epoch)
   EXECUTE FUNCTION nw.refuse_change('what was admitted never changes');
 CREATE TRIGGER runs_terminal BEFORE UPDATE ON nw.runs FOR EACH ROW

@@ -64,8 +64,8 @@ BEGIN
     ELSE
       PERFORM FROM slots WHERE task_id = p_task AND nominal_at = (x->>'at')::timestamptz;
       CONTINUE WHEN FOUND;
-      INSERT INTO runs (ref, task_id, consent_id, role_id, nominal_at, activation_epoch, deadline, effects_left, steps_left, spend_left)
-        VALUES (p_run, p_task, c.id, c.role_id, (x->>'at')::timestamptz, l.activation_epoch,
+      INSERT INTO runs (ref, task_id, consent_id, member, role_id, nominal_at, activation_epoch, deadline, effects_left, steps_left, spend_left)
+        VALUES (p_run, p_task, c.id, c.member, c.role_id, (x->>'at')::timestamptz, l.activation_epoch,
                 least(c.expires_at, t + make_interval(secs => c.run_limit_ms / 1000.0)), c.max_effects, c.max_steps, c.max_spend) RETURNING id INTO STRICT run;
       INSERT INTO slots (task_id, nominal_at, outcome, run_id, zone) VALUES (p_task, (x->>'at')::timestamptz, 'run', run, p_zone);
       UPDATE start_rate SET next_at = greatest(next_at, t) + make_interval(secs => 1.0 / p_rate) RETURNING next_at - make_interval(secs => 1.0 / p_rate) INTO STRICT start;

@@ -126,17 +126,3 @@ BEGIN
   END LOOP;
 END $$;
 -- +goose StatementEnd
-
--- show_decisions lists a member's cards, newest first, with the exact arguments; one only when it is named.
--- +goose StatementBegin
-CREATE FUNCTION nw.show_decisions(p_member bytea, p_decision bytea) RETURNS TABLE (ref bytea, task bytea, run bytea, digest bytea, state text, asked_at timestamptz,
-  expires_at timestamptz, decided_at timestamptz, silence text, risk smallint, body bytea, task_body bytea)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
-BEGIN
-  RETURN QUERY SELECT x.ref, k.ref, r.ref, x.digest, CASE WHEN x.state = 'pending' AND x.expires_at <= clock_timestamp() THEN 'expired' ELSE x.state END, x.asked_at, x.expires_at,
-      x.decided_at, c.silence, e.risk, a.body, td.body
-    FROM decisions x JOIN arguments a ON a.effect_id = x.effect_id AND a.written = 'by_workload' JOIN effects e ON e.id = x.effect_id JOIN runs r ON r.id = x.run_id JOIN consents c ON c.id = r.consent_id
-    JOIN tasks k ON k.id = x.task_id JOIN task_revisions v ON v.task_id = c.task_id AND v.revision = c.task_revision JOIN documents td ON td.digest = v.document
-   WHERE x.member = p_member AND (p_decision IS NULL OR x.ref = p_decision) ORDER BY (x.state = 'pending') DESC, x.id DESC LIMIT 100;
-END $$;
--- +goose StatementEnd

@@ -24,8 +24,8 @@ BEGIN
   REVOKE ALL ON ALL FUNCTIONS IN SCHEMA nw FROM PUBLIC;
   GRANT USAGE ON SCHEMA nw TO nw_authority, nw_scheduler, nw_operator;
   FOREACH f IN ARRAY ARRAY['claim', 'renew', 'mint', 'admit', 'settle_effect', 'effect_for_holder', 'unsettled', 'settle_run',
-      'present', 'apply', 'require', 'retire', 'give_consent', 'decline', 'revoke', 'cut_off', 'withdraw', 'record_finding', 'show_offers', 'show_tasks', 'show_runs', 'show_ambiguous',
-      'show_decisions', 'approve', 'deny', 'task_reference', 'entries', 'identity', 'note_refusal', 'count_refusals',
+      'present', 'apply', 'require', 'retire', 'give_consent', 'decline', 'revoke', 'cut_off', 'withdraw', 'record_finding', 'show_offers',
+      'approve', 'deny', 'task_reference', 'entries', 'identity', 'note_refusal', 'count_refusals',
       'evaluate', 'register_replica', 'report_replica', 'report_component', 'boot_component', 'spend_component', 'decision', 'store_health', 'audit_health'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION nw.%I TO nw_authority', f);
   END LOOP;
