@@ -115,12 +115,17 @@ func ClockProbe(pool *pgxpool.Pool, bound time.Duration, now func() time.Time) P
 	}}
 }
 
+// auditLag is how long an audit row may be without a number or a signature.
+const auditLag = 5 * time.Second
+
 // AuditProbe has the database write an audit row that it undoes, and say
-// whether anything could have changed those that are there.
+// whether anything could have changed those that are there, and how far behind
+// the log of them is.
 func AuditProbe(pool *pgxpool.Pool) Probe {
 	return Probe{"audit", func(ctx context.Context) (string, error) {
 		var writable, sealed bool
-		_, err := pg.Call(ctx, pool, `SELECT writable, sealed FROM nw.audit_health()`, nil, &writable, &sealed)
+		var behind int64
+		_, err := pg.Call(ctx, pool, `SELECT writable, sealed, greatest(waiting_ms, unsigned_ms) FROM nw.audit_health(), nw.audit_lag()`, nil, &writable, &sealed, &behind)
 		switch {
 		case err != nil:
 			return away(err), err
@@ -128,6 +133,8 @@ func AuditProbe(pool *pgxpool.Pool) Probe {
 			return Unhealthy, errors.New("no audit row can be written")
 		case !sealed:
 			return Material, errors.New("audit rows may have been changed")
+		case behind > auditLag.Milliseconds():
+			return Stale, fmt.Errorf("the audit log is %d ms behind", behind)
 		}
 		return Good, nil
 	}}

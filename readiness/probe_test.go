@@ -220,6 +220,19 @@ func TestAuditProbe(t *testing.T) {
 			assert.Equal(t, before, after, "a look leaves no row")
 		})
 	}
+	t.Run("a row that has waited too long for its number", func(t *testing.T) {
+		t.Parallel()
+		db := teststack.Database(t)
+		audit := readiness.AuditProbe(db.Pool(t, "nw_authority"))
+		late := func(by string) {
+			run(t, db.Pool(t, teststack.Superuser), `INSERT INTO nw.audit (at, verb, verdict, body, digest) SELECT clock_timestamp() - interval '`+by+`', 'present', 'ok', '{}', sha256('{}')`)
+		}
+		late("1 second")
+		assert.Equal(t, readiness.Good, reasonOf(audit.Look(within(t))))
+		run(t, db.Pool(t, teststack.Superuser), `DELETE FROM nw.audit_waiting`)
+		late("6 seconds")
+		assert.Equal(t, readiness.Stale, reasonOf(audit.Look(within(t))))
+	})
 	t.Run("read only", func(t *testing.T) {
 		t.Parallel()
 		pool := teststack.Database(t).Pool(t, "nw_authority")

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -52,13 +53,18 @@ func (d *databaseFlags) secret() (config.Secret, error) {
 	return "", &config.Error{Sentence: "name the database with --database-url, --database-url-file or $" + config.EnvDatabaseURL}
 }
 
-// with opens the database for one command.
+// with opens the database for one short command.
 func (d *databaseFlags) with(ctx context.Context, act func(context.Context, *pgxpool.Pool) error) error {
+	return d.within(ctx, startTimeout, act)
+}
+
+// within opens the database for a command that may last.
+func (d *databaseFlags) within(ctx context.Context, limit time.Duration, act func(context.Context, *pgxpool.Pool) error) error {
 	url, err := d.secret()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	pool, err := pg.Open(ctx, pg.Config{URL: url.Reveal(), MaxConns: 1, Name: "nightwarrant-cli"})
 	if err != nil {

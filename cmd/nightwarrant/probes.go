@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/attestation"
+	"github.com/nightwarrant/nightwarrant/authority/audit/sequencer"
 	"github.com/nightwarrant/nightwarrant/internal/directory"
 	"github.com/nightwarrant/nightwarrant/keys"
 	"github.com/nightwarrant/nightwarrant/readiness"
@@ -21,12 +22,23 @@ func (r *replica) probes(registered func() []string) []readiness.Probe {
 	return []readiness.Probe{
 		readiness.StoreProbe(r.watching, r.schema, r.disk),
 		readiness.ClockProbe(r.watching, r.config.ClockBound.Std(), time.Now),
-		readiness.AuditProbe(r.watching),
+		{Family: "audit", Look: r.lookAtAudit},
 		{Family: "signing", Look: r.lookAtSigning},
 		{Family: "nonces", Look: r.lookAtNonces},
 		{Family: "attestation", Look: func(ctx context.Context) (string, error) { return r.lookAtAttestation(ctx, registered()) }},
 		{Family: "directory", Look: r.lookAtDirectory},
 	}
+}
+
+// lookAtAudit looks at the audit rows, and at the log that is made of them.
+func (r *replica) lookAtAudit(ctx context.Context) (string, error) {
+	switch err := r.sequencer.Health(); {
+	case errors.Is(err, sequencer.ErrDiffers):
+		return readiness.Material, err
+	case err != nil:
+		return readiness.Unhealthy, err
+	}
+	return readiness.AuditProbe(r.watching).Look(ctx)
 }
 
 // lookAtSigning has the keys prove themselves anew: those that sign here, and
@@ -95,6 +107,9 @@ func (r *replica) lookAtAttestation(ctx context.Context, registered []string) (s
 	}
 	if err := r.assertions.Healthy(issuers); err != nil {
 		return readiness.Canary, err
+	}
+	if err := r.assertions.Reachable(ctx); err != nil {
+		return readiness.Unreachable, err
 	}
 	for compact, want := range r.badAssertions(time.Now()) {
 		_, err := r.assertions.Verify(ctx, compact)

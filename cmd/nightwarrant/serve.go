@@ -17,6 +17,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/authority"
 	"github.com/nightwarrant/nightwarrant/authority/attestation"
+	"github.com/nightwarrant/nightwarrant/authority/audit/sequencer"
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
 	"github.com/nightwarrant/nightwarrant/internal/config"
 	"github.com/nightwarrant/nightwarrant/internal/directory"
@@ -53,6 +54,7 @@ type replica struct {
 	assertions *attestation.Verifier
 	envelopes  *principal.Envelopes
 	members    *directory.SCIM
+	sequencer  *sequencer.Sequencer
 }
 
 // serve runs until ctx ends. What is wrong with files is found before the
@@ -123,13 +125,17 @@ func watchOf(c config.Disk) (disk.Watch, error) {
 // trust makes what decides whose word counts. Its errors are misconfigurations.
 func (r *replica) trust() (err error) {
 	c := r.config
-	if r.workloads, err = cacheOf(c.Issuer, "assertion.issuers", c.Assertion.Freshness, c.Assertion.Issuers...); err != nil {
+	if r.workloads, err = cacheOf(c.Issuer, "assertion.issuers", c.Assertion.Freshness, tokenIssuers(c.Assertion.Issuers)...); err != nil {
 		return err
 	}
 	if r.people, err = cacheOf(c.Issuer, "envelope.issuer", c.Envelope.Freshness, c.Envelope.Issuer); err != nil {
 		return err
 	}
-	r.assertions, err = attestation.New(attestation.Config{Keys: r.workloads, Audience: c.Issuer, MaxLifetime: c.Assertion.MaxLifetime.Std()})
+	reviews, err := reviewsOf(c.Assertion.Issuers)
+	if err != nil {
+		return err
+	}
+	r.assertions, err = attestation.New(attestation.Config{Keys: r.workloads, Audience: c.Issuer, MaxLifetime: c.Assertion.MaxLifetime.Std(), Reviews: reviews})
 	if err != nil {
 		return config.Wrong("assertion", "cannot be used: %s", err)
 	}
@@ -204,6 +210,7 @@ func (r *replica) run(ctx context.Context) error {
 		return err
 	}
 	s := server.New(a, gate, r.log)
+	r.sequencer = sequencer.New(r.sequence())
 	public, admin, err := listen(ctx, r.config.Listen, r.config.AdminListen)
 	if err != nil {
 		return err
@@ -216,7 +223,7 @@ func (r *replica) run(ctx context.Context) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	serveOn(ctx, tasks, public, s.Handler(), r.log)
 	serveOn(ctx, tasks, admin, s.Admin(), r.log)
-	for _, loop := range []func(context.Context){r.workloads.Run, r.people.Run, a.Run, gate.Run,
+	for _, loop := range []func(context.Context){r.workloads.Run, r.people.Run, a.Run, gate.Run, r.sequencer.Run,
 		func(ctx context.Context) { reporter.Run(ctx, r.probes(a.Issuers)...) }} {
 		tasks.Go(func() error {
 			loop(ctx)
@@ -226,6 +233,15 @@ func (r *replica) run(ctx context.Context) error {
 	err = tasks.Wait()
 	r.log.Info("stopped")
 	return err
+}
+
+// sequence is how this replica goes on with the audit log when it leads.
+func (r *replica) sequence() sequencer.Config {
+	c := sequencer.Config{Pool: r.watching, Key: r.keys.Auditor(), Who: instanceOf("sequencer", r.config.Instance), Log: r.log}
+	for _, file := range r.config.Audit.Anchors {
+		c.Anchors = append(c.Anchors, sequencer.File(file))
+	}
+	return c
 }
 
 // instanceOf names a replica to the database.

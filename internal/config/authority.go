@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 )
@@ -21,12 +22,27 @@ type Authority struct {
 	Assertion   Assertion `yaml:"assertion"`
 	Envelope    Envelope  `yaml:"envelope"`
 	Directory   Directory `yaml:"directory"`
+	Audit       Audit     `yaml:"audit"`
 }
 
 // Keys says where the key bundle is.
 type Keys struct {
 	Dir          string `yaml:"dir"`
 	IdentityFile string `yaml:"identity_file"` // opens the seal; outside Dir
+}
+
+// Audit says where the audit log's checkpoints are kept besides the database.
+type Audit struct {
+	Anchors []string `yaml:"anchors"` // files that only grow, where the database's owner cannot write
+}
+
+func (a *Audit) check() error {
+	for i, file := range a.Anchors {
+		if !filepath.IsAbs(file) {
+			return Wrong(fmt.Sprintf("audit.anchors[%d]", i), "must be the absolute path of a file")
+		}
+	}
+	return nil
 }
 
 // Issuer is a token issuer that is trusted for one purpose.
@@ -40,8 +56,8 @@ type Issuer struct {
 
 // Assertion says which workload assertions are looked at.
 type Assertion struct {
-	Issuers     []Issuer `yaml:"issuers"`
-	MaxLifetime Duration `yaml:"max_lifetime"`
+	Issuers     []Workloads `yaml:"issuers"`
+	MaxLifetime Duration    `yaml:"max_lifetime"`
 	Freshness
 }
 
@@ -82,6 +98,7 @@ func (a *Authority) Check(env func(string) string) error {
 		a.Assertion.check(),
 		a.Envelope.check(),
 		a.Directory.check(),
+		a.Audit.check(),
 	)
 }
 

@@ -61,7 +61,7 @@ type Sequencer struct {
 	Config
 	tree   *audit.Tree      // nil until it is known
 	signed audit.Checkpoint // the newest
-	broken atomic.Pointer[error]
+	broken atomic.Pointer[failure]
 }
 
 // New returns a sequencer.
@@ -70,12 +70,21 @@ func New(c Config) *Sequencer { return &Sequencer{Config: c} }
 // ErrDiffers says that the database holds another log than the one that was signed.
 var ErrDiffers = errors.New("the audit log in the database is not the one that was signed")
 
-// Health is why this replica cannot go on with the log; nil when it can, or another one leads.
+// failure is why the log does not go on, and since when.
+type failure struct {
+	error
+	since time.Time
+}
+
+// Health is why this replica cannot go on with the log; nil when it can, or
+// another one leads, or it could not for a moment only. Another log than the
+// signed one is told at once.
 func (s *Sequencer) Health() error {
-	if err := s.broken.Load(); err != nil {
-		return *err
+	f := s.broken.Load()
+	if f == nil || !errors.Is(f.error, ErrDiffers) && time.Since(f.since) < patience {
+		return nil
 	}
-	return nil
+	return f.error
 }
 
 // Run numbers and signs until ctx ends.
@@ -101,15 +110,18 @@ func (s *Sequencer) Run(ctx context.Context) {
 
 // tell remembers how a round went and logs what changed.
 func (s *Sequencer) tell(ctx context.Context, err error) {
-	before := s.Health()
-	switch {
-	case err == nil:
+	before := s.broken.Load()
+	if err == nil {
 		s.broken.Store(nil)
-	default:
-		s.tree = nil // whatever was in memory may be wrong: the next round reads it anew
-		s.broken.Store(&err)
+		return
 	}
-	if err != nil && (before == nil || before.Error() != err.Error()) {
+	s.tree = nil // whatever was in memory may be wrong: the next round reads it anew
+	now := &failure{err, time.Now()}
+	if before != nil {
+		now.since = before.since
+	}
+	s.broken.Store(now)
+	if before == nil || before.Error() != err.Error() {
 		s.Log.LogAttrs(ctx, slog.LevelError, "the audit log does not go on", slog.String("error", err.Error()))
 	}
 }
