@@ -84,7 +84,7 @@ type page func(*visit) error
 
 // Routes lists every entry.
 func (c *Console) Routes() []Route {
-	return slices.Concat(c.memberRoutes(), c.operatorRoutes())
+	return slices.Concat(c.memberRoutes(), c.operatorRoutes(), c.authRoutes())
 }
 
 func (c *Console) memberRoutes() []Route {
@@ -93,6 +93,9 @@ func (c *Console) memberRoutes() []Route {
 		{"GET", "/offers/{reference}", false, Member, c.offer},
 		{"POST", "/offers/{reference}/consent", true, Member, c.consent},
 		{"POST", "/offers/{reference}/decline", false, Member, c.decline},
+		{"GET", "/offers/{reference}/less", false, Member, c.less},
+		{"POST", "/offers/{reference}/less", true, Member, c.choose},
+		{"GET", "/offers/{reference}/review", false, Member, c.review},
 		{"GET", "/decisions", false, Member, c.decisions},
 		{"GET", "/decisions/{reference}", false, Member, c.decision},
 		{"POST", "/decisions/{reference}/approve", true, Member, c.approve},

@@ -65,7 +65,7 @@ func (v *visit) decisionLines(cards []api.OwnerDecision, zone *time.Location, on
 			continue
 		}
 		a := arguedOf(d.Effect)
-		l := decisionLine{Decision: d.Decision, Task: d.Task, Title: theirs("the operator", d.Title), Action: a.Action, Resource: a.Resource, Most: a.most(),
+		l := decisionLine{Decision: d.Decision, Task: d.Task, Title: theirs("the operator", d.Title), Action: does(a.Action), Resource: a.Resource, Most: a.most(),
 			State: stateOf(decisionStates, d.State), Asked: v.at(d.AskedAt, zone), Expires: v.at(d.ExpiresAt, zone)}
 		if d.DecidedAt != nil {
 			l.Decided = v.at(*d.DecidedAt, zone)

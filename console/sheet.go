@@ -44,7 +44,9 @@ type sheet struct {
 	Zone     string // of its times
 	Told     string // what was just done
 	Outside  bool   // nobody is signed in
-	Operates bool   // there is more in the navigation
+	Session  *sessionPart
+	Leaves   bool // people sign out here
+	Operates bool // there is more in the navigation
 }
 
 func parseSheets() (s sheets, err error) {
@@ -54,14 +56,14 @@ func parseSheets() (s sheets, err error) {
 		return s, err
 	}
 	frame, err := template.New("frame.html").Funcs(template.FuncMap{"file": func(name string) string { return links[name] }, "nav": navOf, "many": func(n int, thing string) string { return count(int64(n), thing) }}).
-		ParseFS(files, "templates/frame.html", "templates/parts.html")
+		ParseFS(files, "templates/frame.html", "templates/parts.html", "templates/terms.html")
 	if err != nil {
 		return s, err
 	}
 	names, err := fs.Glob(files, "templates/*.html")
 	for _, name := range names {
 		page := strings.TrimSuffix(path.Base(name), ".html")
-		if page == "frame" || page == "parts" {
+		if page == "frame" || page == "parts" || page == "terms" {
 			continue
 		}
 		one, err := template.Must(frame.Clone()).ParseFS(files, name)
@@ -110,6 +112,10 @@ func (v *visit) show(s sheet, zone *time.Location) error {
 		s.Zone = zone.String()
 	}
 	s.Told = v.told()
+	if !s.Outside {
+		s.Session = v.session()
+		_, s.Leaves = v.c.Door.(Porter)
+	}
 	var out bytes.Buffer
 	if err := v.c.sheets.pages[s.Name].ExecuteTemplate(&out, "frame.html", s); err != nil {
 		return err

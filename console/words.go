@@ -11,13 +11,7 @@ import (
 
 // money shows minor units of a currency (ISO 4217) as people write them.
 func money(minor int64, currency string) string {
-	places := 2
-	switch {
-	case strings.Contains("BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF", currency):
-		places = 0
-	case strings.Contains("BHD IQD JOD KWD LYD OMR TND", currency):
-		places = 3
-	}
+	places := places(currency)
 	digits := strconv.FormatInt(minor, 10)
 	if places == 0 {
 		return currency + " " + digits
@@ -26,6 +20,17 @@ func money(minor int64, currency string) string {
 		digits = strings.Repeat("0", places+1-len(digits)) + digits
 	}
 	return currency + " " + digits[:len(digits)-places] + "." + digits[len(digits)-places:]
+}
+
+// places is how many digits of a currency's minor unit there are (ISO 4217).
+func places(currency string) int {
+	switch {
+	case strings.Contains("BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF", currency):
+		return 0
+	case strings.Contains("BHD IQD JOD KWD LYD OMR TND", currency):
+		return 3
+	}
+	return 2
 }
 
 var weekdays = []string{"Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"}
