@@ -95,8 +95,13 @@ func (s *snapshot) add(e entry, body, queue []byte) (err error) {
 }
 
 func profileOf(d *document.AttestationProfile) attestation.Profile {
-	return attestation.Profile{Name: d.Name, Issuer: d.Issuer, Subject: d.Subject, RequiredClaims: d.Claims, Binding: attestation.Binding(d.Binding),
+	p := attestation.Profile{Name: d.Name, Issuer: d.Issuer, Subject: d.Subject, RequiredClaims: d.Claims, Binding: attestation.Binding(d.Binding),
 		MaxLifetime: time.Duration(d.MaxLifetimeS) * time.Second}
+	if d.ServiceAccount != (document.ServiceAccount{}) {
+		account := attestation.ServiceAccount(d.ServiceAccount)
+		p.ServiceAccount = &account
+	}
+	return p
 }
 
 func (s *snapshot) name(digest []byte) string {

@@ -87,10 +87,7 @@ func (a *Authority) Component(ctx context.Context, c Call, name string, assertio
 // instanceOf names one instance of a workload: its pod where the assertion
 // names one, else its subject.
 func instanceOf(v attestation.Assertion) [32]byte {
-	pod, _ := v.Claims["kubernetes.io"].(map[string]any)
-	inner, _ := pod["pod"].(map[string]any)
-	uid, _ := inner["uid"].(string)
-	return canonical.Digest(canonical.DomainReference, []byte(v.Issuer), []byte(v.Subject), []byte(uid))
+	return canonical.Digest(canonical.DomainReference, []byte(v.Issuer), []byte(v.Subject), []byte(v.Pod()))
 }
 
 // header begins a capability for a key.

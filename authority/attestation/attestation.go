@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,12 +39,16 @@ type Config struct {
 	// identifier (draft-ietf-oauth-rfc7523bis).
 	Audience    string
 	MaxLifetime time.Duration // of exp − iat; zero means DefaultMaxLifetime, more is refused
+	// Reviews asks further, by issuer; optional. An assertion must verify before
+	// it is reviewed, and pass both.
+	Reviews map[string]Reviewer
 }
 
 // Verifier verifies workload assertions. It is safe for concurrent use.
 type Verifier struct {
-	keys   *jwks.Cache
-	expect jwks.Expect
+	keys    *jwks.Cache
+	expect  jwks.Expect
+	reviews map[string]Reviewer
 }
 
 // New refuses a configuration under which foreign tokens would pass: an empty
@@ -58,7 +63,12 @@ func New(cfg Config) (*Verifier, error) {
 	if err := checkAudience(cfg.Audience, cfg.Keys.Issuers()); err != nil {
 		return nil, err
 	}
-	return &Verifier{keys: cfg.Keys, expect: jwks.Expect{Audience: cfg.Audience, MaxLifetime: cfg.MaxLifetime}}, nil
+	for issuer := range cfg.Reviews {
+		if !slices.Contains(cfg.Keys.Issuers(), issuer) {
+			return nil, errors.New("attestation: reviews are for an issuer that is not configured")
+		}
+	}
+	return &Verifier{keys: cfg.Keys, expect: jwks.Expect{Audience: cfg.Audience, MaxLifetime: cfg.MaxLifetime}, reviews: cfg.Reviews}, nil
 }
 
 func checkAudience(audience string, issuers []string) error {
@@ -87,6 +97,16 @@ func (v *Verifier) Healthy(issuers []string) error {
 	return v.keys.Canary(v.expect)
 }
 
+// Reachable returns nil when everybody who is asked beside the keys answers.
+func (v *Verifier) Reachable(ctx context.Context) error {
+	for issuer, r := range v.reviews {
+		if err := r.Reachable(ctx, v.expect.Audience); err != nil {
+			return fmt.Errorf("attestation: %q: %w", issuer, err)
+		}
+	}
+	return nil
+}
+
 // Verify returns the assertion that a compact JWT makes. Every error is a
 // *Refusal; nothing is consumed.
 func (v *Verifier) Verify(ctx context.Context, compact string) (Assertion, error) {
@@ -106,10 +126,16 @@ func (v *Verifier) verify(ctx context.Context, compact string, e jwks.Expect) (A
 	if err != nil {
 		return Assertion{}, refuse(err)
 	}
-	return Assertion{
+	a := Assertion{
 		Issuer: t.Issuer, Subject: t.Subject, Audience: t.Audience,
 		IssuedAt: t.IssuedAt, Expires: t.Expires, Claims: t.Claims,
 		Digest: canonical.Digest(canonical.DomainAssertion, []byte(t.Signed)),
 		JKT:    (*capability.Thumbprint)(t.JKT),
-	}, nil
+	}
+	if r := v.reviews[a.Issuer]; r != nil {
+		if err := r.Review(ctx, compact, a); err != nil {
+			return Assertion{}, err
+		}
+	}
+	return a, nil
 }

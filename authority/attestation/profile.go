@@ -22,8 +22,10 @@ const (
 	Waived   Binding = "none"      // not tied: for SPIFFE, whose agents share cached tokens; shown in the compliance report
 )
 
-// ServiceAccount is a Kubernetes service account.
-type ServiceAccount struct{ Namespace, Name string }
+// ServiceAccount is a Kubernetes service account. Its tokens count only while
+// they are bound to a pod, as projected ones are; Pod and Node name which, and
+// are optional.
+type ServiceAccount struct{ Namespace, Name, Pod, Node string }
 
 // Profile is one exact way to prove a workload. Exactly one of Subject and
 // ServiceAccount is set. Nothing in it is a prefix or a pattern.
@@ -70,7 +72,7 @@ func (p Profile) validateClaims() error {
 }
 
 func (s ServiceAccount) valid() bool {
-	return s.Namespace != "" && s.Name != "" && !strings.ContainsAny(s.Namespace+s.Name, ":/*? \t\n")
+	return s.Namespace != "" && s.Name != "" && !strings.ContainsAny(s.Namespace+s.Name+s.Pod+s.Node, ":/*? \t\n")
 }
 
 // claims is what a projected token says of its service account beside sub.
@@ -78,7 +80,20 @@ func (s *ServiceAccount) claims() map[string]any {
 	if s == nil {
 		return nil
 	}
-	return map[string]any{"/kubernetes.io/namespace": s.Namespace, "/kubernetes.io/serviceaccount/name": s.Name}
+	said := map[string]any{"/kubernetes.io/namespace": s.Namespace, "/kubernetes.io/serviceaccount/name": s.Name}
+	if s.Pod != "" {
+		said["/kubernetes.io/pod/name"] = s.Pod
+	}
+	if s.Node != "" {
+		said["/kubernetes.io/node/name"] = s.Node
+	}
+	return said
+}
+
+// Pod is the unique name of the pod that a projected token is bound to, or "".
+func (a Assertion) Pod() string {
+	uid, _ := lookup(a.Claims, "/kubernetes.io/pod/uid").(string)
+	return uid
 }
 
 // Matches returns nil when the assertion is exactly what the profile describes,
@@ -90,6 +105,8 @@ func (p Profile) Matches(a Assertion) error {
 	case p.MaxLifetime > 0 && a.Expires.Sub(a.IssuedAt) > p.MaxLifetime:
 		return unmatched()
 	case p.Binding == CNF && a.JKT == nil:
+		return unmatched()
+	case p.ServiceAccount != nil && a.Pod() == "":
 		return unmatched()
 	}
 	if !a.says(p.ServiceAccount.claims()) || !a.says(p.RequiredClaims) {

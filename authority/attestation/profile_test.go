@@ -30,7 +30,7 @@ func seen(t testing.TB, pairs ...any) Assertion {
 }
 
 func profile(change func(p *Profile)) Profile {
-	p := Profile{Name: "worker", Issuer: cluster, ServiceAccount: &ServiceAccount{"night", "worker"}, Binding: FirstKey}
+	p := Profile{Name: "worker", Issuer: cluster, ServiceAccount: &ServiceAccount{Namespace: "night", Name: "worker"}, Binding: FirstKey}
 	if change != nil {
 		change(&p)
 	}
@@ -51,15 +51,19 @@ func requiring(pointer string, value any) Profile {
 func TestProfileInvalid(t *testing.T) {
 	t.Parallel()
 	for name, p := range map[string]Profile{
-		"zero":                {},
-		"no name":             profile(func(p *Profile) { p.Name = "" }),
-		"no issuer":           profile(func(p *Profile) { p.Issuer = "" }),
-		"no subject":          profile(func(p *Profile) { p.ServiceAccount = nil }),
-		"two subjects":        profile(func(p *Profile) { p.Subject = account }),
-		"no namespace":        profile(func(p *Profile) { p.ServiceAccount.Namespace = "" }),
-		"no account":          profile(func(p *Profile) { p.ServiceAccount.Name = "" }),
-		"colon in namespace":  profile(func(p *Profile) { p.ServiceAccount.Namespace = "a:b" }),
-		"pattern":             profile(func(p *Profile) { p.ServiceAccount.Name = "*" }),
+		"zero":               {},
+		"no name":            profile(func(p *Profile) { p.Name = "" }),
+		"no issuer":          profile(func(p *Profile) { p.Issuer = "" }),
+		"no subject":         profile(func(p *Profile) { p.ServiceAccount = nil }),
+		"two subjects":       profile(func(p *Profile) { p.Subject = account }),
+		"no namespace":       profile(func(p *Profile) { p.ServiceAccount.Namespace = "" }),
+		"no account":         profile(func(p *Profile) { p.ServiceAccount.Name = "" }),
+		"colon in namespace": profile(func(p *Profile) { p.ServiceAccount.Namespace = "a:b" }),
+		"pattern":            profile(func(p *Profile) { p.ServiceAccount.Name = "*" }),
+		"pattern of pods":    profile(func(p *Profile) { p.ServiceAccount.Pod = "worker-*" }),
+		"pod stands twice": profile(func(p *Profile) {
+			p.ServiceAccount.Pod, p.RequiredClaims = "a", map[string]any{"/kubernetes.io/pod/name": "a"}
+		}),
 		"no binding":          profile(func(p *Profile) { p.Binding = "" }),
 		"unknown binding":     profile(func(p *Profile) { p.Binding = "first-key" }),
 		"long":                profile(func(p *Profile) { p.MaxLifetime = 25 * time.Hour }),
@@ -84,7 +88,15 @@ func TestProfileInvalid(t *testing.T) {
 func TestProfileMatchesExactly(t *testing.T) {
 	t.Parallel()
 	k8s := func(namespace, name string) map[string]any {
-		return map[string]any{"namespace": namespace, "serviceaccount": map[string]any{"name": name}}
+		return map[string]any{"namespace": namespace, "serviceaccount": map[string]any{"name": name}, "pod": map[string]any{"name": "worker-0", "uid": "u2"}, "node": map[string]any{"name": "node-1"}}
+	}
+	without := func(claim string) map[string]any {
+		c := k8s("night", "worker")
+		delete(c, claim)
+		return c
+	}
+	on := func(pod, node string) Profile {
+		return profile(func(p *Profile) { p.ServiceAccount.Pod, p.ServiceAccount.Node = pod, node })
 	}
 	jkt := capability.Thumbprint{1}
 	for name, tc := range map[string]struct {
@@ -103,6 +115,14 @@ func TestProfileMatchesExactly(t *testing.T) {
 		"named key":        {profile(func(p *Profile) { p.Binding = CNF }), bound(seen(t), jkt), true},
 		"waived":           {profile(func(p *Profile) { p.Binding = Waived }), seen(t), true},
 
+		"pod":          {on("worker-0", ""), seen(t), true},
+		"pod and node": {on("worker-0", "node-1"), seen(t), true},
+
+		"bound to nothing":        {profile(nil), seen(t, "kubernetes.io", without("pod")), false},
+		"other pod":               {on("worker-1", ""), seen(t), false},
+		"pod prefix":              {on("worker", ""), seen(t), false},
+		"other node":              {on("", "node-2"), seen(t), false},
+		"node not claimed":        {on("", "node-1"), seen(t, "kubernetes.io", without("node")), false},
 		"other issuer":            {profile(func(p *Profile) { p.Issuer = cluster + "/" }), seen(t), false},
 		"issuer prefix":           {profile(func(p *Profile) { p.Issuer = cluster[:10] }), seen(t), false},
 		"other audience":          {profile(func(p *Profile) { p.Audience = "https://other.example" }), seen(t), false},
@@ -112,8 +132,8 @@ func TestProfileMatchesExactly(t *testing.T) {
 		"subject longer":          {exact(func(p *Profile) { p.Subject = account + "2" }), seen(t), false},
 		"subject pattern":         {exact(func(p *Profile) { p.Subject = "system:serviceaccount:night:*" }), seen(t), false},
 		"subject case":            {exact(func(p *Profile) { p.Subject = strings.ToUpper(account) }), seen(t), false},
-		"other namespace":         {profile(func(p *Profile) { p.ServiceAccount = &ServiceAccount{"day", "worker"} }), seen(t), false},
-		"other account":           {profile(func(p *Profile) { p.ServiceAccount = &ServiceAccount{"night", "worker-2"} }), seen(t), false},
+		"other namespace":         {profile(func(p *Profile) { p.ServiceAccount = &ServiceAccount{Namespace: "day", Name: "worker"} }), seen(t), false},
+		"other account":           {profile(func(p *Profile) { p.ServiceAccount = &ServiceAccount{Namespace: "night", Name: "worker-2"} }), seen(t), false},
 		"subject says otherwise":  {profile(nil), seen(t, "sub", "system:serviceaccount:day:worker"), false},
 		"namespace not claimed":   {profile(nil), seen(t, "kubernetes.io", nil), false},
 		"namespace claimed other": {profile(nil), seen(t, "kubernetes.io", k8s("day", "worker")), false},
@@ -176,8 +196,8 @@ func TestServiceAccountsCannotBeConfused(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ns, sa, ns2, sa2 := name.Draw(rt, "ns"), name.Draw(rt, "sa"), name.Draw(rt, "ns2"), name.Draw(rt, "sa2")
 		a := seen(t, "sub", "system:serviceaccount:"+ns+":"+sa, "kubernetes.io",
-			map[string]any{"namespace": ns, "serviceaccount": map[string]any{"name": sa}})
-		err := profile(func(p *Profile) { p.ServiceAccount = &ServiceAccount{ns2, sa2} }).Matches(a)
+			map[string]any{"namespace": ns, "serviceaccount": map[string]any{"name": sa}, "pod": map[string]any{"uid": "u2"}})
+		err := profile(func(p *Profile) { p.ServiceAccount = &ServiceAccount{Namespace: ns2, Name: sa2} }).Matches(a)
 		require.Equal(rt, ns == ns2 && sa == sa2, err == nil)
 	})
 }

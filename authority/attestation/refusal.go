@@ -23,6 +23,7 @@ const (
 	WrongAudience   Reason = "assertion_audience"
 	Unmatched       Reason = "assertion_unmatched"
 	WrongKey        Reason = "assertion_wrong_key" // cnf names another key than the proof's
+	Withdrawn       Reason = "assertion_withdrawn" // its issuer, asked again, does not vouch for it
 	Unavailable     Reason = "attestation_unavailable"
 )
 

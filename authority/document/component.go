@@ -22,24 +22,34 @@ const (
 	dayS          = 24 * 3600
 )
 
-// AttestationProfile is one exact way to prove a workload. Claims maps an RFC
+// AttestationProfile is one exact way to prove a workload. It names a subject or
+// a Kubernetes service account, not both. Claims maps an RFC
 // 6901 JSON pointer into the assertion to the string, integer or bool that must
 // stand there. MaxLifetimeS bounds exp − iat of the assertion, in seconds.
 type AttestationProfile struct {
 	Header
-	Issuer       string         `json:"issuer"`
-	Subject      string         `json:"subject"`
-	Claims       map[string]any `json:"claims,omitempty"`
-	Binding      string         `json:"binding"`
-	MaxLifetimeS int64          `json:"max_lifetime_s"`
+	Issuer         string         `json:"issuer"`
+	Subject        string         `json:"subject,omitempty"`
+	ServiceAccount ServiceAccount `json:"service_account,omitzero"`
+	Claims         map[string]any `json:"claims,omitempty"`
+	Binding        string         `json:"binding"`
+	MaxLifetimeS   int64          `json:"max_lifetime_s"`
+}
+
+// ServiceAccount is one of Kubernetes, whose tokens must be bound to a pod: to
+// this one, and on this node, where they are named.
+type ServiceAccount struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Pod       string `json:"pod,omitempty"`
+	Node      string `json:"node,omitempty"`
 }
 
 // Validate checks the profile by itself.
 func (p *AttestationProfile) Validate() error {
 	return first(
 		p.check(KindProfile),
-		workloadIssuer(p.Issuer, p.Subject),
-		exact("subject", p.Subject),
+		p.checkWorkload(),
 		claims(p.Claims),
 		oneOf("binding", p.Binding, BindFirstKey, BindCnf, BindNone),
 		between("max_lifetime_s", p.MaxLifetimeS, 1, dayS),
@@ -48,16 +58,38 @@ func (p *AttestationProfile) Validate() error {
 
 var trustDomainForm = regexp.MustCompile(`^spiffe://[a-z0-9._-]{1,255}$`)
 
-// workloadIssuer checks the issuer of workloads: a URL, or a trust domain, whose workloads have ids of that domain.
-func workloadIssuer(v, subject string) error {
-	if !strings.HasPrefix(v, "spiffe:") {
-		return issuer("issuer", v)
-	}
-	if !trustDomainForm.MatchString(v) {
+// checkWorkload checks whose workload it is: a URL's, or a trust domain's, whose workloads have ids of that domain.
+func (p *AttestationProfile) checkWorkload() error {
+	switch spiffe := strings.HasPrefix(p.Issuer, "spiffe:"); {
+	case spiffe && !trustDomainForm.MatchString(p.Issuer):
 		return wrong("issuer", "must be spiffe:// and a trust domain, without a path")
-	}
-	if len(subject) <= len(v)+1 || !strings.HasPrefix(subject, v+"/") {
+	case spiffe && (len(p.Subject) <= len(p.Issuer)+1 || !strings.HasPrefix(p.Subject, p.Issuer+"/")):
 		return wrong("subject", "must be a SPIFFE id of the issuer's trust domain")
+	case !spiffe:
+		if err := issuer("issuer", p.Issuer); err != nil {
+			return err
+		}
+	}
+	if p.ServiceAccount == (ServiceAccount{}) {
+		return exact("subject", p.Subject)
+	}
+	if p.Subject != "" {
+		return wrong("subject", "must not stand beside service_account")
+	}
+	return p.ServiceAccount.check()
+}
+
+// accountForm is what Kubernetes calls a DNS subdomain.
+var accountForm = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?$`)
+
+func (s ServiceAccount) check() error {
+	for _, f := range []struct {
+		field, value string
+		optional     bool
+	}{{"namespace", s.Namespace, false}, {"name", s.Name, false}, {"pod", s.Pod, true}, {"node", s.Node, true}} {
+		if (f.value != "" || !f.optional) && !accountForm.MatchString(f.value) {
+			return wrong("service_account."+f.field, "must be 1 to 253 lower-case letters, digits, dots and hyphens")
+		}
 	}
 	return nil
 }

@@ -104,6 +104,8 @@ func TestFieldIsRefused(t *testing.T) {
 		{KindProfile, "issuer", "subject must be a SPIFFE id of the issuer's trust domain", []any{"spiffe://prod.example"}},
 		{KindProfile, "subject", "subject must be between 1 and 256 bytes", []any{"", " a", strings.Repeat("a", 257), absent{}}},
 		{KindProfile, "subject", "must be exact and must not contain U+", []any{"*", "system:serviceaccount:nightly:*", "a\u202eb", "a\nb"}},
+		{KindProfile, "service_account", "subject must not stand beside service_account", []any{object{"namespace": "nightly", "name": "sweeper"}}},
+		{KindProfile, "service_account", "is not a known field", []any{object{"namespace": "nightly", "name": "sweeper", "uid": "a"}}},
 		{KindProfile, "claims", "must be named by a JSON pointer", []any{object{"a": "b"}, object{"": "b"}, object{"/": "b"}, object{"/a//b": "b"}, object{"/~": "b"}, object{"/~2": "b"}, object{"/*": "b"}, object{"/" + strings.Repeat("a", 256): "b"}}},
 		{KindProfile, "claims", "must be exact", []any{object{"/a": "prefix*"}}},
 		{KindProfile, "claims", "must be", []any{object{"/a": []any{"b"}}, object{"/a": object{"b": 1}}, []any{}, "x"}},

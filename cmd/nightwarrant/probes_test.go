@@ -91,7 +91,7 @@ func TestAttestationWantsEveryIssuer(t *testing.T) {
 	t.Parallel()
 	r, s := trusting(t)
 	second := jwkstest.New(t)
-	r.config.Assertion.Issuers = append(r.config.Assertion.Issuers, config.Issuer{URL: second.URL, Algorithms: []string{"ES256"}})
+	r.config.Assertion.Issuers = append(r.config.Assertion.Issuers, config.Workloads{Issuer: config.Issuer{URL: second.URL, Algorithms: []string{"ES256"}}})
 	require.NoError(t, r.trust())
 	now := time.Now().Unix()
 	claims := map[string]any{"sub": "x", "aud": s.url, "iat": now, "exp": now + 60}
@@ -101,6 +101,31 @@ func TestAttestationWantsEveryIssuer(t *testing.T) {
 		require.NoError(t, err)
 	}
 	assert.Equal(t, readiness.Good, reasonOf(r.lookAtAttestation(t.Context(), nil)))
+}
+
+// A cluster that is to be asked further and does not answer closes admission.
+func TestAttestationWantsEveryCluster(t *testing.T) {
+	t.Parallel()
+	r, s := trusting(t)
+	cluster := jwkstest.NewCluster(t)
+	dir := t.TempDir()
+	roots := write(t, dir, "roots.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cluster.Server.Certificate().Raw})))
+	ours := write(t, dir, "token", cluster.Project(cluster.Pod("system", "authority", "authority-0", "node-1"), jwkstest.APIAudience))
+	r.config.Assertion.Issuers = append(r.config.Assertion.Issuers, config.Workloads{Issuer: config.Issuer{URL: cluster.URL, Algorithms: []string{"RS256"}, RootsFile: roots},
+		TokenReview: config.TokenReview{URL: cluster.URL, TokenFile: ours, RootsFile: roots}})
+	require.NoError(t, r.trust())
+	now := time.Now().Unix()
+	_, err := r.assertions.Verify(t.Context(), s.workloads.Token(map[string]any{"sub": "x", "aud": s.url, "iat": now, "exp": now + 60}))
+	require.NoError(t, err)
+	pod := cluster.Pod("night", "worker", "worker-0", "node-1")
+	_, err = r.assertions.Verify(t.Context(), cluster.Project(pod, s.url))
+	require.NoError(t, err)
+	assert.Equal(t, readiness.Good, reasonOf(r.lookAtAttestation(t.Context(), nil)))
+	cluster.Serve(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
+	assert.Equal(t, readiness.Unreachable, reasonOf(r.lookAtAttestation(t.Context(), nil)))
+
+	r.config.Assertion.Issuers[1].TokenReview.RootsFile = write(t, dir, "none.pem", "none")
+	require.ErrorContains(t, r.trust(), "token_review.roots_file")
 }
 
 // The certificates in roots_file are the only ones that are trusted.

@@ -235,3 +235,5 @@ func PublicJWK(public crypto.PublicKey) map[string]any {
 
 // B64 is unpadded base64url.
 func B64(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
+
+func decode(s string) ([]byte, error) { return base64.RawURLEncoding.DecodeString(s) }
