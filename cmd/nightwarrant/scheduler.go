@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nightwarrant/nightwarrant/internal/config"
+	"github.com/nightwarrant/nightwarrant/internal/mail"
 	"github.com/nightwarrant/nightwarrant/scheduler"
 	"github.com/nightwarrant/nightwarrant/scheduler/notify"
 	"github.com/nightwarrant/nightwarrant/scheduler/queue"
@@ -54,18 +55,58 @@ func schedule(ctx context.Context, c *config.Scheduler, log *slog.Logger) error 
 	if err != nil {
 		return config.Wrong("nats", "cannot be used: %s", err)
 	}
-	hook, err := notify.NewWebhook(c.Approvals.Webhook.URL, c.Approvals.Webhook.Secret)
-	if err != nil {
-		return config.Wrong("approvals.webhook", "cannot be used: %s", err)
-	}
 	metrics := newMetrics()
-	s, err := scheduler.New(scheduler.Config{Pool: pool, Queue: q, Webhook: hook, Link: c.Approvals.Link, Instance: instance, StartRate: int(c.StartRate), Republish: c.Republish.Std(),
-		Registerer: metrics, Logger: log})
+	sc := scheduler.Config{Pool: pool, Queue: q, Link: c.Approvals.Link, Instance: instance, StartRate: int(c.StartRate), Republish: c.Republish.Std(), Registerer: metrics, Logger: log}
+	done, err := tellBy(&sc, c)
+	if err != nil {
+		return err
+	}
+	defer done()
+	s, err := scheduler.New(sc)
 	if err != nil {
 		return config.Wrong("scheduler", "cannot be made: %s", err)
 	}
 	running.Store(s)
 	return runBeside(ctx, c.AdminListen, metrics, log, s.Run)
+}
+
+// tellBy gives a scheduler its ways to owners; done gives up their connections.
+func tellBy(sc *scheduler.Config, c *config.Scheduler) (done func(), err error) {
+	if !c.Approvals.Webhook.IsZero() {
+		if sc.Webhook, err = notify.NewWebhook(c.Approvals.Webhook.URL, c.Approvals.Webhook.Secret); err != nil {
+			return nil, config.Wrong("approvals.webhook", "cannot be used: %s", err)
+		}
+	}
+	if c.Approvals.Mail.IsZero() {
+		return func() {}, nil
+	}
+	return mailBy(sc, c.Approvals.Mail, c.Directory)
+}
+
+func mailBy(sc *scheduler.Config, c config.Mail, d config.Directory) (done func(), err error) {
+	roots, err := rootsOf(c.RootsFile)
+	if err != nil {
+		return nil, config.Wrong("approvals.mail.roots_file", "cannot be used: %s", err)
+	}
+	mc := mail.Config{URL: c.URL, User: c.User, From: c.From, Roots: roots}
+	if c.User != "" {
+		mc.Password = func() string {
+			text, _ := config.ReadSecret(c.PasswordFile) // an empty one logs nobody in
+			return text.Reveal()
+		}
+	}
+	server, err := mail.New(mc)
+	if err != nil {
+		return nil, config.Wrong("approvals.mail", "cannot be used: %s", err)
+	}
+	members, err := membersOf(d, c.Issuer)
+	if err != nil {
+		return nil, err
+	}
+	if sc.Mail, err = notify.NewMail(server, members, c.Operators); err != nil {
+		return nil, config.Wrong("approvals.mail", "cannot be used: %s", err)
+	}
+	return func() { server.Close(); members.Close() }, nil
 }
 
 func newMetrics() *prometheus.Registry {

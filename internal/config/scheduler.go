@@ -17,14 +17,17 @@ type Scheduler struct {
 	NATS        NATS      `yaml:"nats"`
 	Disk        Disk      `yaml:"disk"`
 	Approvals   Approvals `yaml:"approvals"`
+	Directory   Directory `yaml:"directory"`  // where to send mail; none without approvals.mail
 	StartRate   int64     `yaml:"start_rate"` // runs that may begin in one second, in the whole cluster
 	Republish   Duration  `yaml:"republish"`  // a reference that nobody has claimed is published again
 }
 
-// Approvals is how owners hear of what waits for them. There is no default and
-// no way around it: a question that nobody hears of is a silent no.
+// Approvals is how owners hear of what waits for them: by one of the two or by
+// both. There is no default and no way around it: a question that nobody hears of
+// is a silent no.
 type Approvals struct {
 	Webhook Webhook `yaml:"webhook"`
+	Mail    Mail    `yaml:"mail"`
 	Link    string  `yaml:"link"` // base URL of the pages that messages point to
 }
 
@@ -35,19 +38,36 @@ type Webhook struct {
 	Secret     webhook.Secret
 }
 
-func (a *Approvals) check() error {
-	if _, err := webURL("approvals.webhook.url", a.Webhook.URL); err != nil {
+// IsZero says that there is none.
+func (w *Webhook) IsZero() bool { return w.URL == "" && w.SecretFile == "" }
+
+func (w *Webhook) check() error {
+	if _, err := webURL("approvals.webhook.url", w.URL); err != nil {
 		return err
 	}
-	if err := required("approvals.webhook.secret_file", a.Webhook.SecretFile); err != nil {
+	if err := required("approvals.webhook.secret_file", w.SecretFile); err != nil {
 		return err
 	}
-	text, err := ReadSecret(a.Webhook.SecretFile)
+	text, err := ReadSecret(w.SecretFile)
 	if err == nil {
-		a.Webhook.Secret, err = webhook.ParseSecret(text.Reveal())
+		w.Secret, err = webhook.ParseSecret(text.Reveal())
 	}
 	if err != nil {
 		return Wrong("approvals.webhook.secret_file", "%s", err)
+	}
+	return nil
+}
+
+func (a *Approvals) check() error {
+	if !a.Webhook.IsZero() || a.Mail.IsZero() {
+		if err := a.Webhook.check(); err != nil {
+			return err
+		}
+	}
+	if !a.Mail.IsZero() {
+		if err := a.Mail.check(); err != nil {
+			return err
+		}
 	}
 	if u, err := webURL("approvals.link", a.Link); err != nil {
 		return err
@@ -83,7 +103,19 @@ func (s *Scheduler) Check(env func(string) string) error {
 		s.NATS.check(),
 		s.Disk.check(),
 		s.Approvals.check(),
+		s.addresses(),
 	)
+}
+
+// addresses checks the directory, which only mail asks.
+func (s *Scheduler) addresses() error {
+	switch {
+	case !s.Approvals.Mail.IsZero():
+		return s.Directory.check()
+	case s.Directory != Directory{}:
+		return Wrong("directory.url", "is asked for addresses only, and approvals.mail is not given")
+	}
+	return nil
 }
 
 // CheckServer is Check for somebody who reads no monitoring page.

@@ -97,7 +97,9 @@ var invariants = []invariant{
 	{"nobody will be told of a card that is over", `SELECT n.task_id FROM nw.notices n WHERE n.state = 'due' AND n.kind IN ('asked', 'reminder')
 		AND NOT EXISTS (SELECT FROM nw.decisions d WHERE d.ref = n.matter AND d.state = 'pending' AND d.member = n.member)`},
 	{"a notice is for the owner of its task", `SELECT n.task_id FROM nw.notices n JOIN nw.tasks k ON k.id = n.task_id LEFT JOIN nw.runs r ON r.id = n.run_id
-		WHERE n.member <> k.owner OR r.task_id <> n.task_id`},
+		WHERE n.member <> k.owner AND NOT EXISTS (SELECT FROM nw.consents c WHERE c.task_id = k.id AND c.member = n.member) OR r.task_id <> n.task_id`},
+	{"nothing was admitted after its task was cut off", `SELECT e.id FROM nw.audit a JOIN nw.effects e ON e.task_id = a.task_id WHERE a.verb IN ('revoke', 'cut_off', 'withdraw') AND a.verdict = 'ok'
+		AND e.activation_epoch < (convert_from(a.body, 'UTF8')::json->'more'->>'epoch')::bigint AND e.admitted_at > a.at`},
 	{"a run that was told no did not succeed", `SELECT r.id FROM nw.runs r JOIN nw.decisions d ON d.run_id = r.id WHERE r.state = 'succeeded' AND d.state = 'denied'`},
 	{"a run has at most the effects that were consented to", `SELECT r.id FROM nw.runs r JOIN nw.consents c ON c.id = r.consent_id
 		WHERE (SELECT count(*) FROM nw.effects e WHERE e.run_id = r.id AND EXISTS (SELECT FROM nw.audit a WHERE a.effect_id = e.id AND a.verb = 'mint' AND a.verdict = 'ok'))
