@@ -84,19 +84,38 @@ func (a *Authority) present(ctx context.Context, m Actor) error {
 // Revoke ends the consent of a task: its owner's right, and an operator's. It
 // returns when the new epoch is committed.
 func (a *Authority) Revoke(ctx context.Context, m Actor, reference string) (api.Epoch, error) {
+	return a.revoke(ctx, m, reference, nil)
+}
+
+// RevokeShown is Revoke for a task that stands at the activation epoch that was
+// shown. At another one it is refused as stale.
+func (a *Authority) RevokeShown(ctx context.Context, m Actor, reference string, shown int64) (api.Epoch, error) {
+	return a.revoke(ctx, m, reference, &shown)
+}
+
+func (a *Authority) revoke(ctx context.Context, m Actor, reference string, shown *int64) (api.Epoch, error) {
 	task, err := named(reference)
 	if err != nil {
 		return api.Epoch{}, err
 	}
 	epoch := api.Epoch{Task: reference}
-	args := m.args(task)
+	args := m.args(task, shown)
 	args = append(args[:1:1], append([]any{m.Operator()}, args[1:]...)...)
-	err = a.ends(ctx, "revoke", m.regardless(), `SELECT verdict, coalesce(epoch, 0) FROM nw.revoke($1, $2, $3, $4, $5, $6, $7, $8)`, args, &epoch.ActivationEpoch)
+	err = a.ends(ctx, "revoke", m.regardless(), `SELECT verdict, coalesce(epoch, 0) FROM nw.revoke($1, $2, $3, $4, $5, $6, $7, $8, $9)`, args, &epoch.ActivationEpoch)
 	return epoch, err
 }
 
 // CutOff advances a task's epoch and keeps its consent. Operators only.
 func (a *Authority) CutOff(ctx context.Context, m Actor, reference string) (api.Epoch, error) {
+	return a.cutOff(ctx, m, reference, nil)
+}
+
+// CutOffShown is to CutOff what RevokeShown is to Revoke.
+func (a *Authority) CutOffShown(ctx context.Context, m Actor, reference string, shown int64) (api.Epoch, error) {
+	return a.cutOff(ctx, m, reference, &shown)
+}
+
+func (a *Authority) cutOff(ctx context.Context, m Actor, reference string, shown *int64) (api.Epoch, error) {
 	if err := m.operating(); err != nil {
 		return api.Epoch{}, err
 	}
@@ -105,7 +124,7 @@ func (a *Authority) CutOff(ctx context.Context, m Actor, reference string) (api.
 		return api.Epoch{}, err
 	}
 	epoch := api.Epoch{Task: reference}
-	err = a.ends(ctx, "cut_off", m.regardless(), `SELECT verdict, coalesce(epoch, 0) FROM nw.cut_off($1, $2, $3, $4, $5, $6, $7)`, m.args(task), &epoch.ActivationEpoch)
+	err = a.ends(ctx, "cut_off", m.regardless(), `SELECT verdict, coalesce(epoch, 0) FROM nw.cut_off($1, $2, $3, $4, $5, $6, $7, $8)`, m.args(task, shown), &epoch.ActivationEpoch)
 	return epoch, err
 }
 

@@ -308,6 +308,7 @@ END $$;
 -- revoke ends a task's consent: by its owner, or by an operator (p_operator). Always possible; it returns when the new epoch is committed.
 -- +goose StatementBegin
 CREATE FUNCTION nw.revoke(p_member bytea, p_operator boolean, p_envelope bytea, p_until timestamptz, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_task bytea,
+  p_shown bigint DEFAULT NULL, -- the epoch that was shown; none: whatever it is now
   OUT verdict text, OUT epoch bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE k tasks; l lanes;
@@ -318,6 +319,7 @@ BEGIN
   verdict := CASE
     WHEN k.id IS NULL THEN 'not_found'
     WHEN l.consent_id IS NULL THEN 'consent_ended'
+    WHEN l.activation_epoch <> p_shown THEN 'stale'
     ELSE nw.envelope_verdict(p_envelope, p_until, p_jkt, p_nonce_at) END;
   IF verdict <> 'ok' THEN
     verdict := nw.refused('revoke', verdict, k.id, NULL, NULL, p_jkt);
@@ -333,14 +335,15 @@ END $$;
 
 -- cut_off advances a task's epoch and keeps its consent: everything minted before is dead, the next fire runs again.
 -- +goose StatementBegin
-CREATE FUNCTION nw.cut_off(p_member bytea, p_envelope bytea, p_until timestamptz, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_task bytea, OUT verdict text, OUT epoch bigint)
+CREATE FUNCTION nw.cut_off(p_member bytea, p_envelope bytea, p_until timestamptz, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_task bytea,
+  p_shown bigint DEFAULT NULL, OUT verdict text, OUT epoch bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
-DECLARE k tasks;
+DECLARE k tasks; l lanes;
 BEGIN
   PERFORM nw.enter();
   SELECT * INTO k FROM tasks WHERE ref = p_task;
-  PERFORM FROM lanes WHERE task_id = k.id FOR NO KEY UPDATE;
-  verdict := CASE WHEN k.id IS NULL THEN 'not_found' ELSE nw.envelope_verdict(p_envelope, p_until, p_jkt, p_nonce_at) END;
+  SELECT * INTO l FROM lanes WHERE task_id = k.id FOR NO KEY UPDATE;
+  verdict := CASE WHEN k.id IS NULL THEN 'not_found' WHEN l.activation_epoch <> p_shown THEN 'stale' ELSE nw.envelope_verdict(p_envelope, p_until, p_jkt, p_nonce_at) END;
   IF verdict <> 'ok' THEN
     verdict := nw.refused('cut_off', verdict, k.id, NULL, NULL, p_jkt);
     RETURN;
