@@ -25,9 +25,11 @@ dev: build
 	@scripts/ensure-postgres.sh
 	bin/nightwarrant dev
 
+test: export PATH := $(CURDIR)/build/node/bin:$(PATH)
 test:
 	@scripts/ensure-postgres.sh
 	@scripts/ensure-cc.sh
+	@scripts/ensure-node.sh
 	$(GO) run $(GOTESTSUM) --format pkgname-and-test-fails -- $(TESTFLAGS) ./...
 
 # Recorded histories and races (test/history), many times over: make history-long HISTORIES=100
@@ -44,8 +46,10 @@ conformance:
 	NIGHTWARRANT_GUARDTEST_KILLS=$(KILLS) $(GO) test ./guards/... -run Conformance -count=1 -timeout 12h -v
 
 # Clients that we did not write, against a fresh stack: a table client × step. Node 20 and npm's registry for those of npm, python3-cryptography for Python's.
+interop: export PATH := $(CURDIR)/build/node/bin:$(PATH)
 interop:
 	@scripts/ensure-postgres.sh
+	@scripts/ensure-node.sh
 	@$(GO) test ./test/interop -count=1 -timeout 15m -v
 
 # Each bug that was found before is planted once more; the suite must catch every one.
