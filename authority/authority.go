@@ -18,6 +18,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/attestation"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
+	"github.com/nightwarrant/nightwarrant/internal/directory"
 	"github.com/nightwarrant/nightwarrant/internal/principal"
 	"github.com/nightwarrant/nightwarrant/keys"
 	"github.com/nightwarrant/nightwarrant/readiness"
@@ -41,6 +42,7 @@ type Config struct {
 	Assertions *attestation.Verifier
 	Envelopes  *principal.Envelopes
 	Gate       *readiness.Gate
+	Directory  directory.Directory
 	Issuer     string        // our public origin, byte for byte; nonces of the authority are for it
 	Lease      time.Duration // MinLease to MaxLease
 	Log        *slog.Logger
@@ -55,6 +57,7 @@ type Authority struct {
 	refusals refusals
 	lag      lag
 	quota    *quota
+	members  *members
 }
 
 // New checks the configuration and that this replica holds the registered keys
@@ -62,6 +65,9 @@ type Authority struct {
 func New(ctx context.Context, c Config) (*Authority, error) {
 	if c.Lease < MinLease || c.Lease > MaxLease {
 		return nil, fmt.Errorf("the lease must be between %s and %s", MinLease, MaxLease)
+	}
+	if c.Directory == nil {
+		return nil, errors.New("nobody says who is a member: the directory is missing")
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -76,7 +82,7 @@ func New(ctx context.Context, c Config) (*Authority, error) {
 	if err := c.Keys.Prove(registered); err != nil {
 		return nil, err
 	}
-	a := &Authority{Config: c, quota: newQuota(c.Now), lag: newLag()}
+	a := &Authority{Config: c, quota: newQuota(c.Now), lag: newLag(), members: newMembers(c.Directory)}
 	if err := a.registry.refresh(ctx, c.Pool); err != nil {
 		return nil, fmt.Errorf("read the registry: %w", err)
 	}

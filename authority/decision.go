@@ -3,6 +3,7 @@ package authority
 import (
 	"context"
 	"encoding/json"
+	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
@@ -28,21 +29,26 @@ func argumentsOf(e capability.Effect, parameters json.RawMessage) ([]byte, error
 // Approve is the owner's yes to the exact effect whose digest the answer
 // carries. It needs an open gate.
 func (a *Authority) Approve(ctx context.Context, m Actor, reference string, answer api.Answer) error {
-	return a.decide(ctx, m, reference, answer, `SELECT verdict FROM nw.approve($1, $2, $3, $4, $5, $6, $7, $8)`, a.refuseEarly)
-}
-
-// Deny is the owner's no. It is always possible.
-func (a *Authority) Deny(ctx context.Context, m Actor, reference string, answer api.Answer) error {
-	return a.decide(ctx, m, reference, answer, `SELECT verdict FROM nw.deny($1, $2, $3, $4, $5, $6, $7, $8)`, func() error { return nil })
-}
-
-func (a *Authority) decide(ctx context.Context, m Actor, reference string, answer api.Answer, sql string, early func() error) error {
 	decision, digest, err := answering(reference, answer, api.DecisionChanged)
 	if err == nil {
-		err = early()
+		err = a.refuseEarly()
+	}
+	if err == nil {
+		_, err = a.standing(m.spent)
 	}
 	if err != nil {
 		return err
 	}
-	return a.call(ctx, "decide", m.spent, sql, m.args(decision, digest), nil)
+	return a.whileMember(ctx, "decide", m, func(asked time.Time) error {
+		return a.call(ctx, "decide", m.spent, `SELECT verdict FROM nw.approve($1, $2, $3, $4, $5, $6, $7, $8, $9)`, m.args(decision, digest, asked), nil)
+	})
+}
+
+// Deny is the owner's no. It is always possible.
+func (a *Authority) Deny(ctx context.Context, m Actor, reference string, answer api.Answer) error {
+	decision, digest, err := answering(reference, answer, api.DecisionChanged)
+	if err != nil {
+		return err
+	}
+	return a.call(ctx, "decide", m.spent, `SELECT verdict FROM nw.deny($1, $2, $3, $4, $5, $6, $7, $8)`, m.args(decision, digest), nil)
 }

@@ -271,8 +271,10 @@ func (a *Authority) giveConsent(ctx context.Context, m Actor, offer, digest []by
 		return c, err
 	}
 	var ref []byte
-	err = a.call(ctx, "consent", m.spent, `SELECT verdict, consent, coalesce(epoch, 0), coalesce(given_at, 'epoch'), coalesce(expires_at, 'epoch')
-		FROM nw.give_consent($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`, m.args(offer, digest, fresh[:], string(text)), nil, &ref, &c.ActivationEpoch, &c.GivenAt, &c.ExpiresAt)
+	err = a.whileMember(ctx, "consent", m, func(asked time.Time) error {
+		return a.call(ctx, "consent", m.spent, `SELECT verdict, consent, coalesce(epoch, 0), coalesce(given_at, 'epoch'), coalesce(expires_at, 'epoch')
+			FROM nw.give_consent($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`, m.args(offer, digest, fresh[:], string(text), asked), nil, &ref, &c.ActivationEpoch, &c.GivenAt, &c.ExpiresAt)
+	})
 	c.Consent = encode(ref)
 	return c, err
 }

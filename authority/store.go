@@ -39,6 +39,8 @@ func (a *Authority) call(ctx context.Context, verb string, by spent, sql string,
 	switch {
 	case err == nil && verdict == "ok":
 		return nil
+	case err == nil && verdict == askDirectory:
+		return errAskDirectory
 	case err == nil:
 		r = api.Refuse(api.Code(verdict))
 		if wait != nil && r.Code.Retry() == api.After {
@@ -142,6 +144,7 @@ type claimRow struct {
 	leaseMS, remainingMS                      int64
 	left                                      leftRow
 	effects                                   []effectRow
+	question                                  question
 }
 
 // leftRow is nw.left_over.
@@ -162,11 +165,11 @@ type effectRow struct {
 }
 
 const claimColumns = `verdict, coalesce(wait_ms, 0), run_ref, task_ref, client, coalesce(fence, 0), coalesce(deadline, 'epoch'), coalesce(activation_epoch, 0), coalesce(readiness_epoch, 0),
-	coalesce(incarnation, 0), coalesce(lease_left_ms, 0), coalesce(remaining_ms, 0), coalesce(effects, '[]'), ` + leftColumns
+	coalesce(incarnation, 0), coalesce(lease_left_ms, 0), coalesce(remaining_ms, 0), coalesce(effects, '[]'), ` + leftColumns + `, ` + questionColumns
 
 func (r *claimRow) dest() []any {
 	return append([]any{&r.run, &r.task, &r.client, &r.fence, &r.deadline, &r.activation, &r.readiness, &r.incarnation, &r.leaseMS, &r.remainingMS,
-		(*effectRows)(&r.effects)}, r.left.dest()...)
+		(*effectRows)(&r.effects)}, append(r.left.dest(), r.question.dest()...)...)
 }
 
 // effectRows scans a JSON column.
@@ -197,8 +200,11 @@ type identified struct {
 
 func (a *Authority) claim(ctx context.Context, run []byte, client *[32]byte, by identified, p spent, capability [32]byte) (r claimRow, err error) {
 	p.payer = by.payer
-	err = a.call(ctx, "claim", p, `SELECT `+claimColumns+` FROM nw.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
-		[]any{run, optional(client), by.profiles, by.digest[:], by.until, by.bound, p.key[:], p.nonceAt, p.digest[:], capability[:], a.Lease.Milliseconds()}, &r.wait, r.dest()...)
+	err = a.forMember(ctx, "claim", p, func() string { return encode(r.task) }, &r.question, func(b brought) error {
+		return a.call(ctx, "claim", p, `SELECT `+claimColumns+` FROM nw.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`,
+			[]any{run, optional(client), by.profiles, by.digest[:], by.until, by.bound, p.key[:], p.nonceAt, p.digest[:], capability[:], a.Lease.Milliseconds(), b.members, b.at},
+			&r.wait, r.dest()...)
+	})
 	return r, err
 }
 
@@ -210,8 +216,11 @@ func optional(d *[32]byte) []byte {
 }
 
 func (a *Authority) renew(ctx context.Context, c *capability.RunClaims, run []byte, p spent, capability [32]byte, q api.RenewRequest) (r claimRow, err error) {
-	err = a.call(ctx, "renew", p, `SELECT `+claimColumns+` FROM nw.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
-		[]any{run, c.Fence, c.ActivationEpoch, c.Incarnation, p.key[:], p.nonceAt, p.digest[:], capability[:], a.Lease.Milliseconds(), q.EffectsLeft, q.StepsLeft, q.SpendLeft}, &r.wait, r.dest()...)
+	err = a.forMember(ctx, "renew", p, laneOf(c.Lane), &r.question, func(b brought) error {
+		return a.call(ctx, "renew", p, `SELECT `+claimColumns+` FROM nw.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
+			[]any{run, c.Fence, c.ActivationEpoch, c.Incarnation, p.key[:], p.nonceAt, p.digest[:], capability[:], a.Lease.Milliseconds(), q.EffectsLeft, q.StepsLeft, q.SpendLeft, b.members, b.at},
+			&r.wait, r.dest()...)
+	})
 	return r, err
 }
 
@@ -240,15 +249,18 @@ type mintRow struct {
 	ttlMS        int64
 	ceiling      *string // of limit_reached and loop_detected
 	left         leftRow
+	question     question
 }
 
 func (a *Authority) mint(ctx context.Context, c *capability.RunClaims, run []byte, p spent, m mintArgs) (r mintRow, err error) {
-	err = a.call(ctx, "mint", p, `SELECT verdict, coalesce(wait_ms, 0), decision, effect_ref, coalesce(effect_state, ''), effect_digest, task_ref, client, coalesce(deadline, 'epoch'), coalesce(ttl_left_ms, 0), ceiling, `+leftColumns+`
-		FROM nw.mint($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)`,
-		[]any{run, c.Fence, c.ActivationEpoch, c.ReadinessEpoch, c.Incarnation, p.key[:], p.nonceAt, p.digest[:],
-			m.ref[:], m.key[:], m.guard[:], m.action[:], m.resource[:], m.amount, optional(m.currency), m.risk, m.digest[:], m.repeatOf,
-			m.capability[:], effectLifetime.Milliseconds(), m.decision[:], m.arguments, optional(m.approved)},
-		&r.wait, append([]any{&r.decision, &r.effect, &r.state, &r.digest, &r.task, &r.client, &r.deadline, &r.ttlMS, &r.ceiling}, r.left.dest()...)...)
+	dest := append([]any{&r.decision, &r.effect, &r.state, &r.digest, &r.task, &r.client, &r.deadline, &r.ttlMS, &r.ceiling}, append(r.left.dest(), r.question.dest()...)...)
+	err = a.forMember(ctx, "mint", p, laneOf(c.Lane), &r.question, func(b brought) error {
+		return a.call(ctx, "mint", p, `SELECT verdict, coalesce(wait_ms, 0), decision, effect_ref, coalesce(effect_state, ''), effect_digest, task_ref, client, coalesce(deadline, 'epoch'), coalesce(ttl_left_ms, 0), ceiling, `+leftColumns+`, `+questionColumns+`
+			FROM nw.mint($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)`,
+			[]any{run, c.Fence, c.ActivationEpoch, c.ReadinessEpoch, c.Incarnation, p.key[:], p.nonceAt, p.digest[:],
+				m.ref[:], m.key[:], m.guard[:], m.action[:], m.resource[:], m.amount, optional(m.currency), m.risk, m.digest[:], m.repeatOf,
+				m.capability[:], effectLifetime.Milliseconds(), m.decision[:], m.arguments, optional(m.approved), b.members, b.at}, &r.wait, dest...)
+	})
 	return r, err
 }
 
@@ -265,16 +277,19 @@ type admitRow struct {
 	fence     int64
 	withinMS  int64
 	number    int64
+	question  question
 }
 
 func (a *Authority) admit(ctx context.Context, g component, gp spent, c *capability.EffectClaims, effect, attempt []byte, digest [32]byte, p spent) (r admitRow, err error) {
 	capability := c.Header.Digest()
 	p.payer = payerOf("admit", g.name[:], p.key[:])
-	err = a.call(ctx, "admit", p, `SELECT verdict, coalesce(wait_ms, 0), run_ref, task_ref, coalesce(fence, 0), coalesce(apply_within_ms, 0), coalesce(number, 0)
-		FROM nw.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`,
-		[]any{g.name[:], g.instance[:], g.boot, gp.key[:], gp.nonceAt, gp.digest[:], effect, attempt, digest[:], capability[:],
-			c.Fence, c.ActivationEpoch, c.ReadinessEpoch, c.Incarnation, p.key[:], p.nonceAt, p.digest[:]},
-		&r.wait, &r.run, &r.task, &r.fence, &r.withinMS, &r.number)
+	dest := append([]any{&r.run, &r.task, &r.fence, &r.withinMS, &r.number}, r.question.dest()...)
+	err = a.forMember(ctx, "admit", p, laneOf(c.Lane), &r.question, func(b brought) error {
+		return a.call(ctx, "admit", p, `SELECT verdict, coalesce(wait_ms, 0), run_ref, task_ref, coalesce(fence, 0), coalesce(apply_within_ms, 0), coalesce(number, 0), `+questionColumns+`
+			FROM nw.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)`,
+			[]any{g.name[:], g.instance[:], g.boot, gp.key[:], gp.nonceAt, gp.digest[:], effect, attempt, digest[:], capability[:],
+				c.Fence, c.ActivationEpoch, c.ReadinessEpoch, c.Incarnation, p.key[:], p.nonceAt, p.digest[:], b.members, b.at}, &r.wait, dest...)
+	})
 	return r, err
 }
 

@@ -181,11 +181,7 @@ func (a *Authority) Report(ctx context.Context, c Call, token capability.Token, 
 
 // misreported refuses a report that no verb needs to see. It is audited like those that the verb refuses.
 func (a *Authority) misreported(ctx context.Context, p spent) error {
-	r := api.Refuse(api.InvalidRequest)
-	if quiet, _ := a.standing(p.regardless()); quiet {
-		return r
-	}
-	return a.noteRefusal(ctx, "report", p, r)
+	return a.refuse(ctx, "report", p, api.Refuse(api.InvalidRequest))
 }
 
 // maxFamily is the longest name of a family; maxDigests bounds what one guard serves.

@@ -28,7 +28,7 @@ var possible = map[string]string{
 	"begin_session": "signing in", "find_session": "reading", "end_session": "signing out", "expire_sessions": "reaper",
 	// Less is always possible.
 	"audit_health": "a probe for reports", "board": "reading", "require": "adds to what is required, and closes",
-	"gate_close": "close", "gate_release": "ends a hold and opens nothing", "gate_standby": "opens nothing", "revoke": "revoke", "cut_off": "revoke", "cut_off_many": "revoke", "withdraw": "revoke", "retire": "revoke", "decline": "deny", "deny": "deny", "record_finding": "finding",
+	"gate_close": "close", "gate_release": "ends a hold and opens nothing", "gate_standby": "opens nothing", "revoke": "revoke", "cut_off": "revoke", "cut_off_many": "revoke", "withdraw": "revoke", "retire": "revoke", "decline": "deny", "deny": "deny", "depart": "revoke", "record_finding": "finding",
 	// A close must not make finished work ambiguous (P16).
 	"settle_effect": "settle effect", "unsettled": "unsettled", "settle_run": "settle run", "effect_for_holder": "status",
 	// Time passes while closed.
@@ -41,7 +41,7 @@ var possible = map[string]string{
 	"present": "reading", "show_offers": "reading", "show_tasks": "reading", "show_revisions": "reading", "show_consents": "reading", "show_runs": "reading", "show_coalesced": "reading",
 	"show_timeline": "reading", "show_decisions": "reading", "show_ambiguous": "reading", "show_epoch": "reading", "revocation_scope": "reading", "would_run": "reading", "cut_off_scope": "reading",
 	"show_entries": "reading", "show_requirements": "reading", "show_gate": "reading", "audit_position": "reading", "show_audit": "reading", "task_reference": "reading", "entries": "reading",
-	"identity": "reading", "decision": "reading", "due": "reading", "zones": "reading", "queues": "reading", "notices_health": "reading", "show_notices": "reading", "note_refusal": "audit", "count_refusals": "audit",
+	"identity": "reading", "decision": "reading", "due": "reading", "zones": "reading", "queues": "reading", "notices_health": "reading", "show_notices": "reading", "stranded": "reading", "note_refusal": "audit", "count_refusals": "audit",
 }
 
 // settling has no lock in common with a close either.

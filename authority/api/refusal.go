@@ -38,6 +38,7 @@ const (
 	OutcomeUnknown       Code = "outcome_unknown"
 	Internal             Code = "internal"
 	AdmissionClosed      Code = "admission_closed"
+	DirectoryUnavailable Code = "directory_unavailable"
 	PreconditionRequired Code = "precondition_required"
 	Stale                Code = "stale"
 
@@ -57,6 +58,7 @@ const (
 	AssertionBound  Code = "assertion_bound"
 	InvalidEnvelope Code = "invalid_envelope"
 	UnknownMember   Code = "unknown_member"
+	NotAMember      Code = "not_a_member"
 
 	// The token endpoint (RFC 6749 §5.2, RFC 8693 §2.2.2, RFC 9396 §5).
 	UnsupportedGrantType        Code = "unsupported_grant_type"
@@ -137,6 +139,7 @@ var refusals = map[Code]refusal{
 	Unavailable:          {503, "temporarily_unavailable", After, time.Second, "Something that this answer depends on is not reachable; nothing happened, try again later."},
 	OutcomeUnknown:       {503, "temporarily_unavailable", After, time.Second, "It is unknown whether this took effect; ask again with the same values and a new proof to learn it."},
 	Internal:             {500, "server_error", Never, 0, "Something failed on our side; the operators see it in their log."},
+	DirectoryUnavailable: {503, "temporarily_unavailable", After, time.Second, "The directory has not said in time that the member is one; nothing happened, try again later."},
 	AdmissionClosed:      {503, "temporarily_unavailable", After, time.Second, "Admission is closed; nothing happened, try again later."},
 	PreconditionRequired: {428, "invalid_request", Never, 0, "Say in If-Match what you were shown: its ETag, or * for whatever it is now."},
 	Stale:                {412, "invalid_request", Never, 0, "This is no longer what you were shown; read it again and decide on that."},
@@ -154,6 +157,7 @@ var refusals = map[Code]refusal{
 	AssertionBound:  {401, "invalid_client", After, 60 * time.Second, "Another key owns this assertion; wait for a new assertion or use that key."},
 	InvalidEnvelope: {401, "invalid_token", Never, 0, "The platform envelope is missing or not valid; sign in again."},
 	UnknownMember:   {401, "invalid_token", Never, 0, "The platform envelope names no member with an email; sign in with a member's account."},
+	NotAMember:      {403, "access_denied", Never, 0, "The directory knows no such active member; nothing can be agreed to in their name."},
 
 	UnsupportedGrantType:        {400, "unsupported_grant_type", Never, 0, "This endpoint knows client_credentials and token exchange only."},
 	InvalidGrant:                {400, "invalid_grant", Never, 0, "The subject token is not one that can be exchanged here."},

@@ -204,7 +204,7 @@ func rootsOf(file string) (*x509.CertPool, error) {
 // run serves and reports until ctx ends or one part fails; every goroutine has ended then.
 func (r *replica) run(ctx context.Context) error {
 	gate := readiness.NewGate(r.watching, r.log)
-	a, err := authority.New(ctx, authority.Config{Pool: r.pool, Keys: r.keys, Assertions: r.assertions, Envelopes: r.envelopes, Gate: gate,
+	a, err := authority.New(ctx, authority.Config{Pool: r.pool, Keys: r.keys, Assertions: r.assertions, Envelopes: r.envelopes, Gate: gate, Directory: r.members,
 		Issuer: r.config.Issuer, Lease: r.config.Lease.Std(), Log: r.log})
 	if err != nil {
 		return err

@@ -27,6 +27,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority/attestation"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
 	"github.com/nightwarrant/nightwarrant/authority/catalogue"
+	"github.com/nightwarrant/nightwarrant/internal/directory/directorytest"
 	"github.com/nightwarrant/nightwarrant/internal/fsck"
 	"github.com/nightwarrant/nightwarrant/internal/jwks"
 	"github.com/nightwarrant/nightwarrant/internal/jwks/jwkstest"
@@ -59,6 +60,7 @@ type House struct {
 	Bundle    *keys.Bundle
 	Workloads *jwkstest.Issuer
 	Platform  *jwkstest.Issuer
+	People    *directorytest.People // who is a member: everybody, until a test says otherwise
 	Authority *authority.Authority
 	Gate      *readiness.Gate
 	Server    *server.Server
@@ -83,7 +85,7 @@ func New(t testing.TB) *House {
 func Bare(t testing.TB) *House {
 	t.Helper()
 	db := teststack.Database(t)
-	h := &House{T: t, DB: db, Owner: db.Pool(t, teststack.Owner), Pool: db.Pool(t, "nw_authority"), Workloads: jwkstest.New(t), Platform: jwkstest.New(t),
+	h := &House{T: t, DB: db, Owner: db.Pool(t, teststack.Owner), Pool: db.Pool(t, "nw_authority"), Workloads: jwkstest.New(t), Platform: jwkstest.New(t), People: &directorytest.People{},
 		Log: &Log{}}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -130,7 +132,7 @@ func (h *House) Replica(b *keys.Bundle) (*authority.Authority, *readiness.Gate, 
 		Operators: []principal.OperatorRef{{Issuer: h.Platform.URL, Subject: OperatorName}}})
 	require.NoError(h.T, err)
 	gate := readiness.NewGate(h.Pool, log)
-	a, err := authority.New(context.Background(), authority.Config{Pool: h.Pool, Keys: b, Assertions: assertions, Envelopes: envelopes, Gate: gate,
+	a, err := authority.New(context.Background(), authority.Config{Pool: h.Pool, Keys: b, Assertions: assertions, Envelopes: envelopes, Gate: gate, Directory: h.People,
 		Issuer: h.URL, Lease: 30 * time.Second, Log: log})
 	require.NoError(h.T, err)
 	return a, gate, server.New(a, gate, log)

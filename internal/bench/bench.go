@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/nightwarrant/nightwarrant/authority/document"
 	"github.com/nightwarrant/nightwarrant/internal/demo"
 )
 
@@ -164,7 +165,8 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 		b.reserved += int(b.each.Seconds() * float64(r.perSecond))
 	}
 	needed := warmUp + mostClaims + sureRounds*inRound + b.reserved
-	if b.runs, err = fill(ctx, b.store, max(needed, liveRows)); err != nil {
+	_, people := b.stack.Issuers()
+	if b.runs, err = fill(ctx, b.store, max(needed, liveRows), document.Owner{Issuer: people, Subject: demo.Member}); err != nil {
 		return fmt.Errorf("the store cannot be filled: %w", err)
 	}
 	_, err = b.measure(ctx, warmUp, nil)

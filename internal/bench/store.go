@@ -3,11 +3,13 @@ package bench
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
+	"github.com/nightwarrant/nightwarrant/authority/document"
 )
 
 // filling makes one task with a lane, a consent, a grant, a slot and a queued run for
@@ -15,11 +17,11 @@ import (
 // publish each one. There are no outbox rows, so that nobody is told of these runs.
 var filling = []struct {
 	sql  string
-	args int // how many it takes: the rows, or the names of role, client and policy and the resource
+	args int // how many it takes: the rows, or the names of role, client and policy, the resource and the member; or who that is, and the kinds of documents
 }{
-	{`INSERT INTO nw.documents (digest, kind, body) SELECT sha256(convert_to(k, 'UTF8')), k, '{}' FROM unnest(ARRAY['task', 'consent']) k`, 0},
-	{`CREATE TEMP TABLE part AS SELECT r.id AS role, c.id AS client, p.id AS policy, sha256('member') AS member, $4::bytea AS resource FROM nw.registry r, nw.registry c, nw.registry p
-	   WHERE r.kind = 'workload_role' AND r.name = $1 AND c.kind = 'client' AND c.name = $2 AND p.kind = 'policy' AND p.name = $3`, 4},
+	{`INSERT INTO nw.documents (digest, kind, body) SELECT sha256(convert_to(k, 'UTF8')), k, convert_to($1, 'UTF8') FROM unnest($2::text[]) k`, 2},
+	{`CREATE TEMP TABLE part AS SELECT r.id AS role, c.id AS client, p.id AS policy, $5::bytea AS member, $4::bytea AS resource FROM nw.registry r, nw.registry c, nw.registry p
+	   WHERE r.kind = 'workload_role' AND r.name = $1 AND c.kind = 'client' AND c.name = $2 AND p.kind = 'policy' AND p.name = $3`, 5},
 	{`INSERT INTO nw.tasks (ref, name, client_id, owner)
 	   SELECT uuid_send(gen_random_uuid()), sha256(convert_to(i::text, 'UTF8')), client, member FROM part, generate_series(1, $1::bigint) i`, 1},
 	{`INSERT INTO nw.task_revisions (task_id, revision, document, role_id, policy_id) SELECT t.id, 1, sha256('task'), role, policy FROM nw.tasks t, part WHERE owner = member`, 0},
@@ -38,14 +40,19 @@ var filling = []struct {
 }
 
 // fill makes rows runs and returns their references in random order.
-func fill(ctx context.Context, c *pgx.Conn, rows int) ([]string, error) {
+func fill(ctx context.Context, c *pgx.Conn, rows int, owner document.Owner) ([]string, error) {
 	var names []any
 	for _, of := range []string{"bookkeeper", "books", "default"} {
 		d := canonical.Digest(canonical.DomainName, []byte(of))
 		names = append(names, d[:])
 	}
 	resource := canonical.Digest(canonical.DomainResource, []byte(entries))
-	args := map[int][]any{0: nil, 1: {rows}, 4: append(names, resource[:])}
+	member := canonical.Digest(canonical.DomainMember, []byte(owner.Issuer), []byte(owner.Subject))
+	who, err := json.Marshal(map[string]any{"owner": owner})
+	if err != nil {
+		return nil, err
+	}
+	args := map[int][]any{0: nil, 1: {rows}, 2: {string(who), []string{"task", "consent"}}, 5: append(names, resource[:], member[:])}
 	tx, err := c.Begin(ctx)
 	if err != nil {
 		return nil, err

@@ -179,7 +179,8 @@ func (l *lane) hold(ctx context.Context) error {
 		return err
 	}
 	l.load = &load{pool: pool, granted: map[int64]time.Time{}, opened: make(chan struct{})}
-	role := canonical.Digest(canonical.DomainName, []byte("holder"))
+	_, people := l.stack.Issuers()
+	role, member := canonical.Digest(canonical.DomainName, []byte("holder")), canonical.Digest(canonical.DomainMember, []byte(people), []byte(demo.Member))
 	for {
 		var runs [][]byte
 		var profiles []int64
@@ -189,7 +190,7 @@ func (l *lane) hold(ctx context.Context) error {
 			return err
 		}
 		for _, run := range runs {
-			h, verdict, err := takeHold(ctx, pool, run, profiles)
+			h, verdict, err := takeHold(ctx, pool, run, profiles, member[:])
 			if err != nil || verdict != "ok" && verdict != "admission_closed" {
 				return errors.Join(err, fmt.Errorf("a run that is to be held was refused: %s", verdict))
 			}

@@ -33,7 +33,7 @@ type load struct {
 
 // hold is one run that is held.
 type hold struct {
-	run, key                       []byte
+	run, key, member               []byte
 	fence, activation, incarnation int64
 }
 
@@ -43,13 +43,13 @@ func random() []byte {
 	return b
 }
 
-// takeHold claims a queued run. profiles are those that its role accepts.
-func takeHold(ctx context.Context, pool *pgxpool.Pool, run []byte, profiles []int64) (*hold, string, error) {
-	h := &hold{run: run, key: random()}
+// takeHold claims a queued run. profiles are those that its role accepts, and member whose run it is: this load says itself that they are one.
+func takeHold(ctx context.Context, pool *pgxpool.Pool, run []byte, profiles []int64, member []byte) (*hold, string, error) {
+	h := &hold{run: run, key: random(), member: member}
 	var verdict string
 	err := pool.QueryRow(ctx, `SELECT verdict, coalesce(fence, 0), coalesce(activation_epoch, 0), coalesce(incarnation, 0)
-		FROM nw.claim($1, NULL, $2, $3, clock_timestamp() + interval '10 minutes', false, $4, clock_timestamp(), $5, $6, $7)`,
-		run, profiles, random(), h.key, random(), random(), leaseMS).Scan(&verdict, &h.fence, &h.activation, &h.incarnation)
+		FROM nw.claim($1, NULL, $2, $3, clock_timestamp() + interval '10 minutes', false, $4, clock_timestamp(), $5, $6, $7, ARRAY[$8::bytea], ARRAY[clock_timestamp()])`,
+		run, profiles, random(), h.key, random(), random(), leaseMS, member).Scan(&verdict, &h.fence, &h.activation, &h.incarnation)
 	return h, verdict, err
 }
 
@@ -58,8 +58,8 @@ func (l *load) renew(ctx context.Context, h *hold) (verdict string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerIn)
 	defer cancel()
 	var epoch int64
-	err = l.pool.QueryRow(ctx, `SELECT verdict, coalesce(readiness_epoch, 0) FROM nw.renew($1, $2, $3, $4, $5, clock_timestamp(), $6, $7, $8, NULL, NULL, NULL)`,
-		h.run, h.fence, h.activation, h.incarnation, h.key, random(), random(), leaseMS).Scan(&verdict, &epoch)
+	err = l.pool.QueryRow(ctx, `SELECT verdict, coalesce(readiness_epoch, 0) FROM nw.renew($1, $2, $3, $4, $5, clock_timestamp(), $6, $7, $8, NULL, NULL, NULL, ARRAY[$9::bytea], ARRAY[clock_timestamp()])`,
+		h.run, h.fence, h.activation, h.incarnation, h.key, random(), random(), leaseMS, h.member).Scan(&verdict, &epoch)
 	if err == nil && verdict == "ok" {
 		l.note(epoch, time.Now())
 		return verdict, nil

@@ -87,8 +87,8 @@ var invariants = []invariant{
 	{"evidence is about an ambiguous effect", `SELECT v.effect_id FROM nw.evidence v JOIN nw.effects e ON e.id = v.effect_id WHERE e.state <> 'ambiguous'`},
 	{"a card is open exactly while its run waits", `SELECT r.id FROM nw.runs r WHERE (r.state = 'waiting') <> EXISTS (SELECT FROM nw.decisions d WHERE d.run_id = r.id AND d.state = 'pending')`},
 	{"a run has at most three cards", `SELECT run_id FROM nw.decisions GROUP BY run_id HAVING count(*) > 3`},
-	{"a decision is its task's owner's, about an effect of its run", `SELECT d.id FROM nw.decisions d JOIN nw.tasks k ON k.id = d.task_id JOIN nw.effects e ON e.id = d.effect_id
-		WHERE d.member <> k.owner OR d.run_id <> e.run_id OR d.task_id <> e.task_id OR d.digest <> e.digest`},
+	{"a decision is its task's owner's, about an effect of its run", `SELECT d.id FROM nw.decisions d JOIN nw.runs r ON r.id = d.run_id JOIN nw.consents c ON c.id = r.consent_id JOIN nw.effects e ON e.id = d.effect_id
+		WHERE d.member <> c.member OR d.run_id <> e.run_id OR d.task_id <> e.task_id OR d.digest <> e.digest`},
 	{"every decision has its arguments", `SELECT d.id FROM nw.decisions d WHERE NOT EXISTS (SELECT FROM nw.arguments a WHERE a.effect_id = d.effect_id)`},
 	{"every card is audited", `SELECT d.id FROM nw.decisions d WHERE NOT EXISTS (SELECT FROM nw.audit a WHERE a.effect_id = d.effect_id AND a.verb = 'ask' AND a.verdict = 'ok')
 		OR d.state IN ('approved', 'denied', 'used') AND NOT EXISTS (SELECT FROM nw.audit a WHERE a.effect_id = d.effect_id AND a.verb = 'decide' AND a.verdict = 'ok')`},
@@ -98,7 +98,7 @@ var invariants = []invariant{
 		AND NOT EXISTS (SELECT FROM nw.decisions d WHERE d.ref = n.matter AND d.state = 'pending' AND d.member = n.member)`},
 	{"a notice is for the owner of its task", `SELECT n.task_id FROM nw.notices n JOIN nw.tasks k ON k.id = n.task_id LEFT JOIN nw.runs r ON r.id = n.run_id
 		WHERE n.member <> k.owner AND NOT EXISTS (SELECT FROM nw.consents c WHERE c.task_id = k.id AND c.member = n.member) OR r.task_id <> n.task_id`},
-	{"nothing was admitted after its task was cut off", `SELECT e.id FROM nw.audit a JOIN nw.effects e ON e.task_id = a.task_id WHERE a.verb IN ('revoke', 'cut_off', 'withdraw') AND a.verdict = 'ok'
+	{"nothing was admitted after its task was cut off", `SELECT e.id FROM nw.audit a JOIN nw.effects e ON e.task_id = a.task_id WHERE a.verb IN ('revoke', 'cut_off', 'withdraw', 'depart') AND a.verdict = 'ok'
 		AND e.activation_epoch < (convert_from(a.body, 'UTF8')::json->'more'->>'epoch')::bigint AND e.admitted_at > a.at`},
 	{"a run that was told no did not succeed", `SELECT r.id FROM nw.runs r JOIN nw.decisions d ON d.run_id = r.id WHERE r.state = 'succeeded' AND d.state = 'denied'`},
 	{"a run has at most the effects that were consented to", `SELECT r.id FROM nw.runs r JOIN nw.consents c ON c.id = r.consent_id
@@ -112,7 +112,7 @@ var invariants = []invariant{
 	{"a task is scheduled only under a consent", `SELECT s.task_id FROM nw.schedules s JOIN nw.lanes l USING (task_id) WHERE l.consent_id IS NULL`},
 	{"a consent binds what was offered", `SELECT c.id FROM nw.consents c JOIN nw.offers o ON o.id = c.offer_id
 		WHERE c.digest NOT IN (o.digest, coalesce(o.variant, o.digest)) OR c.member <> o.member OR c.task_id <> o.task_id OR c.task_revision <> o.task_revision OR o.state <> 'accepted'`},
-	{"a consent is its owner's", `SELECT c.id FROM nw.consents c JOIN nw.tasks k ON k.id = c.task_id WHERE c.member <> k.owner`},
+	{"a consent is its owner's", `SELECT c.id FROM nw.consents c JOIN nw.tasks k ON k.id = c.task_id WHERE c.member <> k.owner AND c.state = 'active'`},
 	{"a document is what its digest names", `SELECT d.digest FROM nw.documents d WHERE d.digest <> sha256(convert_to(CASE d.kind WHEN 'consent' THEN 'nightwarrant/offer/v1'
 		ELSE 'nightwarrant/document/v1' END, 'UTF8') || '\x00'::bytea || d.body)`},
 	{"a finding is about an ambiguous effect", `SELECT f.id FROM nw.findings f JOIN nw.effects e ON e.id = f.effect_id WHERE e.state <> 'ambiguous'`},

@@ -51,9 +51,9 @@ END $$;
 
 -- Vocabularies ----------------------------------------------------------------------------------------------------
 
--- Every verdict of every verb: `ok` or a refusal code of authority/api.
+-- Every verdict of every verb: `ok`, a refusal code of authority/api, or a question to the replica that asks.
 CREATE DOMAIN nw.verdict AS text CHECK (VALUE IN (
-  'ok', 'invalid_request', 'not_found', 'forbidden', 'admission_closed', 'use_dpop_nonce', 'worker_nonce', 'worker_proof', 'proof_replayed', 'wrong_key', 'invalid_dpop_proof', 'invalid_token',
+  'ok', 'ask_directory', 'directory_unavailable', 'not_a_member', 'invalid_request', 'not_found', 'forbidden', 'admission_closed', 'use_dpop_nonce', 'worker_nonce', 'worker_proof', 'proof_replayed', 'wrong_key', 'invalid_dpop_proof', 'invalid_token',
   'invalid_client', 'assertion_bound', 'invalid_envelope', 'unknown_member', 'invalid_target', 'invalid_grant', 'invalid_authorization_details', 'unsupported_grant_type',
   'payload_too_large', 'unsupported_media_type', 'method_not_allowed', 'too_many_requests', 'unavailable', 'outcome_unknown', 'internal', 'precondition_required', 'stale',
   'unknown_run', 'run_ended', 'held', 'lease_lost', 'fence_stale', 'deadline_passed', 'authority_changed', 'readiness_changed', 'consent_ended',
@@ -64,7 +64,7 @@ CREATE DOMAIN nw.verdict AS text CHECK (VALUE IN (
 -- Everything that can be audited.
 CREATE DOMAIN nw.verb AS text CHECK (VALUE IN (
   'register_keys', 'apply', 'retire', 'offer', 'narrow', 'consent', 'decline', 'revoke', 'cut_off', 'plan', 'publish', 'claim', 'renew', 'mint', 'admit', 'settle_effect',
-  'late_evidence', 'evidence', 'withdraw', 'expire_effect', 'expire_consent', 'ask', 'decide', 'notice', 'finding', 'settle_run', 'end_run', 'requeue', 'component', 'report', 'open', 'close', 'hold', 'release', 'requirement', 'standby',
+  'late_evidence', 'evidence', 'withdraw', 'expire_effect', 'expire_consent', 'ask', 'decide', 'notice', 'finding', 'settle_run', 'end_run', 'requeue', 'component', 'report', 'open', 'close', 'hold', 'release', 'requirement', 'standby', 'depart',
   'incarnation', 'refusals', 'present', 'sign_in', 'sign_out'));
 
 -- Families of A17 that this version builds, those that are to come (nobody may report them yet: no stand-in is ever healthy), and an

@@ -93,12 +93,17 @@ CREATE TRIGGER registry_retires BEFORE UPDATE ON nw.registry FOR EACH ROW
   WHEN (OLD.state = 'retired' OR NEW.document <> OLD.document OR NEW.name <> OLD.name OR NEW.revision <> OLD.revision OR NEW.kind <> OLD.kind)
   EXECUTE FUNCTION nw.refuse_change('a revision can only be retired');
 
+-- A task can only be handed over to another owner.
+CREATE TRIGGER tasks_fixed BEFORE UPDATE ON nw.tasks FOR EACH ROW
+  WHEN (NEW.id <> OLD.id OR NEW.ref <> OLD.ref OR NEW.name <> OLD.name OR NEW.client_id <> OLD.client_id)
+  EXECUTE FUNCTION nw.refuse_change('a task can only be handed over');
+
 -- What is written once stays as it is. DELETE and re-INSERT would reset a fence, so nothing that matters is ever deleted.
 -- +goose StatementBegin
 DO $$
 DECLARE t text;
 BEGIN
-  FOREACH t IN ARRAY ARRAY['documents', 'authority_identity', 'components', 'component_families', 'role_profiles', 'role_actions', 'role_queues', 'tasks', 'task_revisions',
+  FOREACH t IN ARRAY ARRAY['documents', 'authority_identity', 'components', 'component_families', 'role_profiles', 'role_actions', 'role_queues', 'task_revisions',
       'consent_grants', 'slots', 'arguments', 'evidence', 'findings', 'late_evidence', 'readiness_requirements', 'requirement_families', 'requirement_profiles', 'incarnations', 'standbys', 'readiness_log',
       'audit'] LOOP
     EXECUTE format('CREATE TRIGGER %I BEFORE UPDATE ON nw.%I FOR EACH ROW EXECUTE FUNCTION nw.refuse_change(''rows are only inserted'')', t || '_fixed', t);

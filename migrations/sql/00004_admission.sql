@@ -2,12 +2,13 @@
 -- The verbs of a run: claim, renew, mint, admit, settle. Each is one admission: one function, one transaction, one round trip.
 -- Every verb answers `verdict`; anything but `ok` has changed nothing but the audit log.
 
--- refused audits a refusal of a caller who has proved a key, and hands the verdict back. Nonce trouble is routine and not audited.
+-- refused audits a refusal of a caller who has proved a key, and hands the verdict back. Nonce trouble is routine and not audited, and neither is a
+-- question that the replica answers before its caller hears anything.
 -- +goose StatementBegin
 CREATE FUNCTION nw.refused(p_verb text, p_verdict text, p_task bigint, p_run bigint, p_effect bigint, p_jkt bytea) RETURNS text
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  IF p_verdict NOT IN ('use_dpop_nonce', 'worker_nonce') THEN
+  IF p_verdict NOT IN ('use_dpop_nonce', 'worker_nonce', 'ask_directory') THEN
     PERFORM nw.note(p_verb, p_verdict, p_task, p_run, p_effect, json_build_object('key', nw.hex(p_jkt)));
   END IF;
   RETURN p_verdict;
@@ -18,12 +19,12 @@ END $$;
 -- +goose StatementBegin
 CREATE FUNCTION nw.claim(
   p_run bytea, p_client bytea, p_profiles bigint[], p_assertion bytea, p_assertion_until timestamptz, p_bound boolean,
-  p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_capability bytea, p_lease_ms integer,
+  p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_capability bytea, p_lease_ms integer, p_members bytea[], p_asked timestamptz[],
   OUT verdict text, OUT wait_ms bigint, OUT run_ref bytea, OUT task_ref bytea, OUT client bytea, OUT fence bigint, OUT deadline timestamptz, OUT activation_epoch bigint,
   OUT readiness_epoch bigint, OUT incarnation bigint, OUT lease_left_ms bigint, OUT remaining_ms bigint, OUT effects_left bigint, OUT steps_left bigint, OUT spend_left bigint, OUT used smallint,
-  OUT effects json)
+  OUT effects json, OUT about text, OUT asked_at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
-DECLARE d readiness_decision; l lanes; r runs; c consents; rest record; t timestamptz; again boolean; uncertain boolean; agreed boolean; accepted boolean;
+DECLARE d readiness_decision; l lanes; r runs; c consents; rest record; t timestamptz; again boolean; uncertain boolean; agreed boolean; accepted boolean; owner bytea; revision bigint;
 BEGIN
   PERFORM nw.enter();
   SELECT lanes.* INTO l FROM lanes WHERE task_id = (SELECT runs.task_id FROM runs WHERE ref = p_run) FOR NO KEY UPDATE;
@@ -31,8 +32,8 @@ BEGIN
   d := nw.admitting();
   t := clock_timestamp();
   SELECT k.ref, g.name, o.state = 'active' AND o.expires_at > t, EXISTS (SELECT FROM role_profiles p JOIN registry a ON a.id = p.profile_id
-           WHERE p.role_id = r.role_id AND p.profile_id = ANY (p_profiles) AND a.state = 'active')
-    INTO task_ref, client, agreed, accepted FROM tasks k JOIN registry g ON g.id = k.client_id JOIN consents o ON o.id = r.consent_id WHERE k.id = r.task_id;
+           WHERE p.role_id = r.role_id AND p.profile_id = ANY (p_profiles) AND a.state = 'active'), o.member, o.task_revision
+    INTO task_ref, client, agreed, accepted, owner, revision FROM tasks k JOIN registry g ON g.id = k.client_id JOIN consents o ON o.id = r.consent_id WHERE k.id = r.task_id;
   again := r.state = 'claimed' AND r.holder = p_jkt AND r.lease_until > t;
   uncertain := l.uncertain_until > t AND NOT EXISTS (SELECT FROM findings WHERE effect_id = l.uncertain_effect);
   wait_ms := 1000;
@@ -46,9 +47,11 @@ BEGIN
     WHEN l.consent_id IS DISTINCT FROM r.consent_id OR NOT agreed THEN 'consent_ended'
     WHEN r.state IN ('waiting', 'ending') OR (r.state = 'claimed' AND NOT again AND (r.lease_until > t OR r.inflight > 0)) THEN 'held'
     WHEN uncertain THEN 'lane_uncertain'
+    WHEN NOT nw.said(p_members, p_asked, owner, t) THEN 'ask_directory'
     ELSE nw.nonce_verdict(p_nonce_at) END;
   IF verdict = 'held' AND r.lease_until > t THEN wait_ms := ceil(extract(epoch FROM r.lease_until - t) * 1000); END IF;
   IF verdict = 'lane_uncertain' THEN wait_ms := ceil(extract(epoch FROM least(l.uncertain_until, t + interval '5 seconds') - t) * 1000); END IF;
+  IF verdict = 'ask_directory' THEN about := nw.known_as(r.task_id, revision); asked_at := t; END IF;
   IF verdict <> 'ok' THEN
     verdict := nw.refused('claim', verdict, r.task_id, r.id, NULL, p_jkt);
     RETURN;
@@ -100,10 +103,10 @@ END $$;
 -- +goose StatementBegin
 CREATE FUNCTION nw.renew(
   p_run bytea, p_fence bigint, p_activation bigint, p_incarnation bigint, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_capability bytea,
-  p_lease_ms integer, p_effects_left integer, p_steps_left integer, p_spend_left bigint,
+  p_lease_ms integer, p_effects_left integer, p_steps_left integer, p_spend_left bigint, p_members bytea[], p_asked timestamptz[],
   OUT verdict text, OUT wait_ms bigint, OUT run_ref bytea, OUT task_ref bytea, OUT client bytea, OUT fence bigint, OUT deadline timestamptz, OUT activation_epoch bigint,
   OUT readiness_epoch bigint, OUT incarnation bigint, OUT lease_left_ms bigint, OUT remaining_ms bigint, OUT effects_left bigint, OUT steps_left bigint, OUT spend_left bigint, OUT used smallint,
-  OUT effects json)
+  OUT effects json, OUT about text, OUT asked_at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE d readiness_decision; l lanes; r runs; c consents; rest record; t timestamptz;
 BEGIN
@@ -121,7 +124,9 @@ BEGIN
     WHEN d.state IS NULL THEN 'admission_closed'
     WHEN d.incarnation <> p_incarnation THEN 'authority_changed'
     WHEN c.state <> 'active' OR c.expires_at <= t THEN 'consent_ended'
+    WHEN NOT nw.said(p_members, p_asked, c.member, t) THEN 'ask_directory'
     ELSE nw.nonce_verdict(p_nonce_at) END;
+  IF verdict = 'ask_directory' THEN about := nw.known_as(c.task_id, c.task_revision); asked_at := t; END IF;
   IF verdict <> 'ok' THEN
     verdict := nw.refused('renew', verdict, r.task_id, r.id, NULL, p_jkt);
     RETURN;
@@ -148,9 +153,10 @@ END $$;
 CREATE FUNCTION nw.mint(
   p_run bytea, p_fence bigint, p_activation bigint, p_readiness bigint, p_incarnation bigint, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea,
   p_ref bytea, p_key bytea, p_guard bytea, p_action bytea, p_resource bytea, p_amount bigint, p_currency bytea, p_risk smallint, p_digest bytea, p_repeat_of bytea,
-  p_capability bytea, p_ttl_ms integer, p_decision bytea, p_arguments bytea, p_approved bytea,
+  p_capability bytea, p_ttl_ms integer, p_decision bytea, p_arguments bytea, p_approved bytea, p_members bytea[], p_asked timestamptz[],
   OUT verdict text, OUT wait_ms bigint, OUT decision bytea, OUT effect_ref bytea, OUT effect_state text, OUT effect_digest bytea, OUT task_ref bytea, OUT client bytea, OUT deadline timestamptz,
-  OUT ttl_left_ms bigint, OUT ceiling text, OUT effects_left bigint, OUT steps_left bigint, OUT spend_left bigint, OUT used smallint)
+  OUT ttl_left_ms bigint, OUT ceiling text, OUT effects_left bigint, OUT steps_left bigint, OUT spend_left bigint, OUT used smallint, OUT about text,
+  OUT asked_at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE d readiness_decision; l lanes; r runs; e effects; c consents; g consent_grants; t timestamptz; u timestamptz; guard bigint; known boolean; previous bigint; minted bigint;
   o decisions; above boolean; allowed boolean; ask_until timestamptz; fresh boolean; today date; rest record;
@@ -202,12 +208,14 @@ BEGIN
     WHEN NOT allowed AND EXISTS (SELECT FROM decisions n WHERE n.run_id = r.id AND n.digest = p_digest AND n.state = 'denied') THEN 'approval_denied'
     WHEN NOT allowed AND (ask_until IS NULL OR (SELECT count(*) FROM decisions n WHERE n.run_id = r.id) >= 3) THEN 'approval_unavailable'
     WHEN NOT allowed AND r.inflight > 0 THEN 'effects_in_flight'
+    WHEN NOT nw.said(p_members, p_asked, c.member, t) THEN 'ask_directory'
     ELSE nw.nonce_verdict(p_nonce_at) END;
   ceiling := CASE verdict WHEN 'limit_reached' THEN ceiling WHEN 'loop_detected' THEN 'repeats' END;
   IF verdict IN ('approval_unavailable', 'approval_denied', 'limit_reached', 'loop_detected') AND (r.shortfall IS NULL OR ceiling IS NOT NULL) THEN
     -- A run that needed more and did not get it never reports success.
     UPDATE runs SET shortfall = CASE WHEN ceiling IS NULL THEN 'approval' ELSE 'limit' END WHERE id = r.id AND state = 'claimed' AND fence = p_fence;
   END IF;
+  IF verdict = 'ask_directory' THEN about := nw.known_as(c.task_id, c.task_revision); asked_at := t; END IF;
   IF verdict <> 'ok' THEN
     verdict := nw.refused('mint', verdict, r.task_id, r.id, e.id, p_jkt);
     RETURN;
@@ -283,8 +291,9 @@ END $$;
 CREATE FUNCTION nw.admit(
   p_guard bytea, p_instance bytea, p_boot bigint, p_guard_jkt bytea, p_guard_nonce_at timestamptz, p_guard_proof bytea,
   p_effect bytea, p_attempt bytea, p_digest bytea, p_capability bytea, p_fence bigint, p_activation bigint, p_readiness bigint, p_incarnation bigint,
-  p_jkt bytea, p_nonce_at timestamptz, p_proof bytea,
-  OUT verdict text, OUT wait_ms bigint, OUT run_ref bytea, OUT task_ref bytea, OUT fence bigint, OUT apply_within_ms bigint, OUT number bigint)
+  p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_members bytea[], p_asked timestamptz[],
+  OUT verdict text, OUT wait_ms bigint, OUT run_ref bytea, OUT task_ref bytea, OUT fence bigint, OUT apply_within_ms bigint, OUT number bigint, OUT about text,
+  OUT asked_at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE d readiness_decision; l lanes; r runs; e effects; c consents; k components; t timestamptz; u timestamptz; who record; again boolean;
 BEGIN
@@ -319,8 +328,10 @@ BEGIN
     WHEN l.consent_id IS DISTINCT FROM r.consent_id OR c.state <> 'active' OR c.expires_at <= t THEN 'consent_ended'
     WHEN e.state <> 'minted' OR e.expires_at <= t THEN 'effect_lapsed'
     WHEN l.uncertain_until > t AND NOT EXISTS (SELECT FROM findings WHERE effect_id = l.uncertain_effect) THEN 'lane_uncertain'
+    WHEN NOT nw.said(p_members, p_asked, c.member, t) THEN 'ask_directory'
     WHEN nw.nonce_verdict(p_nonce_at) <> 'ok' THEN 'worker_nonce' -- the worker must be challenged, not the guard
     ELSE nw.nonce_verdict(p_guard_nonce_at) END;
+  IF verdict = 'ask_directory' THEN about := nw.known_as(c.task_id, c.task_revision); asked_at := t; END IF;
   IF verdict <> 'ok' THEN
     verdict := nw.refused('admit', verdict, r.task_id, r.id, e.id, p_jkt);
     RETURN;

@@ -89,7 +89,7 @@ BEGIN
   role := nw.registered('workload_role', i->>'role', (i->>'role_revision')::bigint);
   policy := nw.registered('policy', i->>'policy', (i->>'policy_revision')::bigint);
   SELECT * INTO k FROM tasks WHERE name = decode(i->>'name', 'hex');
-  IF k.id IS NOT NULL AND (k.client_id <> client OR k.owner <> decode(i->>'owner', 'hex') OR k.ref <> decode(i->>'ref', 'hex')) THEN
+  IF k.id IS NOT NULL AND (k.client_id <> client OR k.ref <> decode(i->>'ref', 'hex')) THEN
     RAISE EXCEPTION 'revision_immutable' USING ERRCODE = 'NW409', DETAIL = 'task';
   END IF;
   IF k.id IS NULL THEN
@@ -111,6 +111,8 @@ BEGIN
       INSERT INTO task_revisions VALUES (k.id, rv, dg, role, policy);
       PERFORM nw.end_consent(k.id, 'superseded');
       UPDATE lanes SET task_revision = rv WHERE task_id = k.id;
+      -- A revision for another owner hands the task over: under nothing but a consent of their own (B12).
+      UPDATE tasks SET owner = decode(i->>'owner', 'hex') WHERE id = k.id RETURNING * INTO STRICT k;
     END IF;
     UPDATE offers SET state = 'replaced' WHERE task_id = k.id AND state = 'open';
   END IF;
@@ -212,7 +214,7 @@ END $$;
 -- once more has the same receipt, as long as what it gave is in force.
 -- +goose StatementBegin
 CREATE FUNCTION nw.give_consent(p_member bytea, p_envelope bytea, p_until timestamptz, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea,
-  p_offer bytea, p_digest bytea, p_consent bytea, p_terms json,
+  p_offer bytea, p_digest bytea, p_consent bytea, p_terms json, p_asked timestamptz,
   OUT verdict text, OUT consent bytea, OUT epoch bigint, OUT given_at timestamptz, OUT expires_at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE d readiness_decision; l lanes; o offers; v task_revisions; k tasks; c consents; t timestamptz; given bigint; x json; sound boolean;
@@ -236,6 +238,7 @@ BEGIN
     WHEN o.state <> 'open' OR o.expires_at <= t OR o.task_revision <> l.task_revision THEN 'offer_ended'
     WHEN (p_terms->>'expires_at')::timestamptz <= t THEN 'offer_ended'
     WHEN NOT sound THEN 'retired'
+    WHEN NOT nw.said(ARRAY[p_member], ARRAY[p_asked], p_member, t) THEN 'ask_directory'
     ELSE nw.envelope_verdict(p_envelope, p_until, p_jkt, p_nonce_at) END;
   IF verdict <> 'ok' THEN
     verdict := nw.refused('consent', verdict, o.task_id, NULL, NULL, p_jkt);

@@ -45,7 +45,8 @@ END $$;
 
 -- approve is the owner's yes to one exact effect: it carries the effect's digest. It is behind the gate; what it allows is used by the next mint.
 -- +goose StatementBegin
-CREATE FUNCTION nw.approve(p_member bytea, p_envelope bytea, p_until timestamptz, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_decision bytea, p_digest bytea, OUT verdict text)
+CREATE FUNCTION nw.approve(p_member bytea, p_envelope bytea, p_until timestamptz, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_decision bytea, p_digest bytea,
+  p_asked timestamptz, OUT verdict text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE d readiness_decision; l lanes; r runs; x decisions; c consents; t timestamptz;
 BEGIN
@@ -61,6 +62,7 @@ BEGIN
     WHEN d.state IS NULL THEN 'admission_closed'
     WHEN x.digest <> p_digest THEN 'decision_changed'
     WHEN x.state <> 'pending' OR NOT nw.bound(x, l, c, d, t) OR l.consent_id IS DISTINCT FROM r.consent_id OR c.state <> 'active' OR c.expires_at <= t THEN 'decision_ended'
+    WHEN NOT nw.said(ARRAY[p_member], ARRAY[p_asked], p_member, t) THEN 'ask_directory'
     ELSE nw.envelope_verdict(p_envelope, p_until, p_jkt, p_nonce_at) END;
   IF verdict <> 'ok' THEN
     verdict := nw.refused('decide', verdict, x.task_id, x.run_id, x.effect_id, p_jkt);

@@ -100,7 +100,8 @@ func claimedAfterClose(t *testing.T, h *authoritytest.House, level pgx.TxIsoLeve
 			return err.Error()
 		}
 		var verdict string
-		err = tx.QueryRow(ctx, `SELECT verdict FROM nw.claim($1, NULL, ARRAY[$2]::bigint[], sha256('a'), clock_timestamp() + interval '1 hour', true, sha256('k'), clock_timestamp(), sha256('p'), sha256('c'), 30000)`,
+		err = tx.QueryRow(ctx, `SELECT verdict FROM nw.claim($1, NULL, ARRAY[$2]::bigint[], sha256('a'), clock_timestamp() + interval '1 hour', true, sha256('k'), clock_timestamp(), sha256('p'), sha256('c'), 30000,
+			(SELECT array_agg(owner) FROM nw.tasks), (SELECT array_agg(clock_timestamp()) FROM nw.tasks))`,
 			authoritytest.Raw(run), profile).Scan(&verdict)
 		if err != nil {
 			return err.Error()
