@@ -331,7 +331,7 @@ func (a *Authority) cutOffMany(ctx context.Context, m Actor, client []byte) (out
 		return out, err
 	}
 	m.spent = m.regardless()
-	proof := m.digest
+	proof, began := m.digest, a.Now()
 	for last, step := int64(0), uint64(0); ; step++ {
 		var at *int64
 		var tasks, runs int64
@@ -341,6 +341,7 @@ func (a *Authority) cutOffMany(ctx context.Context, m Actor, client []byte) (out
 		}
 		out.Tasks, out.Runs = out.Tasks+tasks, out.Runs+runs
 		if tasks < cutOffStep {
+			a.lag.observe("cut_off_many", a.Now().Sub(began))
 			return out, nil
 		}
 		last = *at

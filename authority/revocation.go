@@ -2,6 +2,7 @@ package authority
 
 import (
 	"context"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -22,9 +23,13 @@ func (a *Authority) ends(ctx context.Context, verb string, by spent, sql string,
 	began := a.Now()
 	err := a.call(ctx, verb, by, sql, args, nil, dest...)
 	if err == nil {
-		a.lag.seconds.WithLabelValues(verb).Observe(max(0, a.Now().Sub(began)).Seconds())
+		a.lag.observe(verb, a.Now().Sub(began))
 	}
 	return err
+}
+
+func (l lag) observe(verb string, took time.Duration) {
+	l.seconds.WithLabelValues(verb).Observe(max(0, took).Seconds())
 }
 
 // Collectors are what this authority measures itself; one that is only described measures nothing.
@@ -34,4 +39,3 @@ func (a *Authority) Collectors() []prometheus.Collector {
 	}
 	return []prometheus.Collector{a.lag.seconds}
 }
-

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"net/http/httptest"
 	"sync"
 	"testing"
 	"time"
@@ -10,6 +11,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/nightwarrant/nightwarrant/internal/directory"
+	"github.com/nightwarrant/nightwarrant/internal/directory/scimserver"
+	"github.com/nightwarrant/nightwarrant/internal/leaks"
+	"github.com/nightwarrant/nightwarrant/internal/mail"
+	"github.com/nightwarrant/nightwarrant/internal/mail/sink"
+	"github.com/nightwarrant/nightwarrant/internal/teststack"
 	"github.com/nightwarrant/nightwarrant/internal/teststack/fixture"
 	"github.com/nightwarrant/nightwarrant/scheduler/notify"
 )
@@ -180,6 +187,67 @@ func TestADigestComesAgain(t *testing.T) {
 	require.Len(t, p.pigeon.took, 1)
 	assert.Len(t, p.pigeon.took[0], 3)
 	assert.Zero(t, fixture.Value[int64](t, p.World, `SELECT count(*) FROM nw.notices WHERE kind = 'task_paused' AND channel = 'mail'`))
+}
+
+// token is a bearer token of a test.
+type token string
+
+func (t token) Reveal() string { return string(t) }
+
+// A card comes as a mail to whoever the directory says, and to the operators when they have left; nowhere does an address stay.
+func TestAMailArrives(t *testing.T) {
+	t.Parallel()
+	people := scimserver.New("directory's token")
+	people.Add("ada", "ada@people.example")
+	web := httptest.NewServer(people)
+	t.Cleanup(web.Close)
+	members, err := directory.NewSCIM(directory.Config{URL: web.URL, Issuer: "https://platform.example", Timeout: directory.MaxTimeout,
+		Token: func() (directory.Secret, error) { return token("directory's token"), nil }})
+	require.NoError(t, err)
+	t.Cleanup(members.Close)
+	box, err := sink.Start(t.Context(), "127.0.0.1:0", sink.Config{User: "nightwarrant", Password: "hush"})
+	require.NoError(t, err)
+	t.Cleanup(box.Close)
+	server, err := mail.New(mail.Config{URL: "smtp://" + box.Address(), User: "nightwarrant", Password: func() string { return "hush" }, From: "notices@nightwarrant.example"})
+	require.NoError(t, err)
+	t.Cleanup(server.Close)
+	by, err := notify.NewMail(server, members, "operators@platform.example")
+	require.NoError(t, err)
+
+	h := newHall(t)
+	s := newScheduler(t, h.World, h.paper, func(c *Config) { c.Webhook, c.Mail = nil, by })
+	require.NoError(t, s.assessOnce(within(t)))
+	c := h.ask(t, fixture.TaskOptions{})
+	ownedBy(t, h.World, c.lane.Task, "ada")
+	require.NoError(t, s.mailOnce(within(t)))
+	got := box.Mails()
+	require.Len(t, got, 1)
+	assert.Equal(t, "ada@people.example", got[0].To)
+	assert.Contains(t, got[0].Data, testLink+"/decisions/"+encode(c.ref[:])+"\r\n")
+
+	people.SetActive("ada", false)
+	h.Exec(t, `UPDATE nw.notices SET next_at = clock_timestamp() WHERE kind = 'reminder'`)
+	require.NoError(t, s.mailOnce(within(t)))
+	require.Len(t, box.Mails(), 2)
+	assert.Equal(t, "operators@platform.example", box.Mails()[1].To)
+
+	dump, err := leaks.Database(within(t), h.DB.URL(teststack.Superuser))
+	require.NoError(t, err)
+	assert.NotContains(t, string(dump), "people.example")
+	web.Close()
+	h.CutOff(c.lane.Task).OK(t, h.Owner)
+	h.Exec(t, `UPDATE nw.notices SET member = (SELECT member FROM nw.notices WHERE kind = 'consent_expiring' LIMIT 1)`)
+	require.ErrorContains(t, s.mailOnce(within(t)), "directory")
+	assert.Len(t, box.Mails(), 2)
+}
+
+// ownedBy writes down whose a task is, in a revision of it.
+func ownedBy(t testing.TB, w *fixture.World, k fixture.Task, subject string) {
+	t.Helper()
+	doc := `{"owner":{"issuer":"https://platform.example","subject":"` + subject + `"}}`
+	w.Exec(t, `INSERT INTO nw.documents (digest, kind, body) VALUES (sha256($1::text::bytea), 'task', $1::text::bytea)`, doc)
+	w.Exec(t, `INSERT INTO nw.task_revisions (task_id, revision, document, role_id, policy_id) SELECT task_id, revision + 1, sha256($1::text::bytea), role_id, policy_id FROM nw.task_revisions WHERE task_id = $2`, doc, k.ID)
+	w.Exec(t, `UPDATE nw.notices SET member = sha256('nightwarrant/member/v1'::bytea || '\x00' || 'https://platform.example'::bytea || '\x00' || $1::text::bytea)`, subject)
 }
 
 // A cluster may tell by mail alone.
