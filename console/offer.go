@@ -31,9 +31,12 @@ type offerPage struct {
 	State         string
 	terms
 	Fires    []moment
-	Clocks   string  // a change of clocks before the last of them
-	Optional []grant // that a plain yes does not give
-	Changes  []change
+	Clocks   string   // a change of clocks before the last of them
+	Optional []grant  // that a plain yes does not give
+	Names    string   // the client's title
+	Proofs   []string // profiles by which its workloads prove themselves
+	Renews   bool     // something was allowed before
+	Changes  []change // from that
 	Less     []change // of a choice: what differs from the offer
 	Chosen   bool     // this is the member's choice
 	Closed   closed
@@ -92,6 +95,9 @@ func (v *visit) showOffer(chosen bool) error {
 	for _, at := range o.NextFires {
 		p.Fires = append(p.Fires, v.at(at, zone))
 	}
+	if err := p.addTask(v, d, zone); err != nil {
+		return err
+	}
 	title := "May this run?"
 	if chosen {
 		title, p.Less = "Your choice", changes(linesOf(offered, zone), linesOf(d, zone))
@@ -99,6 +105,27 @@ func (v *visit) showOffer(chosen bool) error {
 		return err
 	}
 	return v.show(sheet{Name: "offer", Title: title, Here: "tasks", Main: p}, zone)
+}
+
+// addTask says who acts in the words of the registry, and what differs from what was allowed last.
+func (p *offerPage) addTask(v *visit, d document.Consent, zone *time.Location) error {
+	t, err := v.detail(d.Task)
+	if err != nil {
+		return err
+	}
+	p.Names = t.Client.Title
+	for _, n := range t.Profiles {
+		p.Proofs = append(p.Proofs, n.Name)
+	}
+	if len(t.Consents) == 0 {
+		return nil
+	}
+	was, err := document.ParseConsent(t.Consents[0].Document) // the newest
+	if err != nil {
+		return fmt.Errorf("a stored consent document does not parse: %w", err)
+	}
+	p.Renews, p.Changes = true, changes(linesOf(was, zone), linesOf(d, zone))
+	return nil
 }
 
 // optionalOf is what the offer could give besides, for a tick.

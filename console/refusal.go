@@ -33,6 +33,9 @@ func (v *visit) refuse(err error) {
 		v.w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
 	}
 	s := sheet{Name: "refusal", Title: "Not done", Status: r.Code.Status(), Main: v.explain(r)}
+	if r.Code == api.Stale {
+		s.Status = http.StatusConflict // 412 is for conditions in headers
+	}
 	if s.Status == http.StatusNotFound {
 		s.Title = "Nothing here"
 	}
@@ -77,7 +80,7 @@ func (v *visit) explain(r *api.Refusal) refusalPage {
 		p.Sentence, p.Then = "This page is for operators.", "Nothing was done."
 	case api.InvalidRequest, api.PayloadTooLarge, api.UnsupportedMediaType, api.MethodNotAllowed:
 		p.Sentence, p.Then = "We cannot read what was sent.", "Nothing was done. Go back to the page and use its buttons."
-	case api.ConsentEnded, api.RevisionStale, api.Retired:
+	case api.ConsentEnded, api.RevisionStale, api.Retired, api.Stale:
 		p.Sentence, p.Then = "This has changed since you were shown it.", "Nothing was done. Look at it again."
 	default:
 		if r.Code.Status() == http.StatusUnauthorized {

@@ -155,6 +155,9 @@ func number(text string) int64 {
 
 // sayings are what a page may say of what was just done.
 var sayings = map[string]func(a, b int64) string{
+	"stopped": func(int64, int64) string {
+		return "Stopped, and committed. Nothing new is let through for this task any more."
+	},
 	"declined": func(int64, int64) string {
 		return "You did not allow it. Nothing runs, and you will not be asked about this offer again."
 	},

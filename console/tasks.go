@@ -31,6 +31,7 @@ type taskLine struct {
 	Rhythm   string
 	State    state
 	Next     moment
+	Last     *runLine
 	Revision int64
 }
 
@@ -39,7 +40,7 @@ func (c *Console) tasks(v *visit) error {
 	if err != nil {
 		return err
 	}
-	page, err := c.Authority.Tasks(v.r.Context(), m, "")
+	page, err := c.Authority.Tasks(v.r.Context(), m, v.r.URL.Query().Get("cursor"))
 	if err != nil {
 		return err
 	}
@@ -59,7 +60,7 @@ func (c *Console) tasks(v *visit) error {
 		schedules = append(schedules, documents[i].Schedule)
 	}
 	zone := v.in(schedules...)
-	p := tasksPage{Decisions: v.decisionLines(cards, zone, "pending")}
+	p := tasksPage{Decisions: v.decisionLines(cards, zone, "pending"), Next: page.Next}
 	for _, o := range offers {
 		if o.State == "open" {
 			p.Offers = append(p.Offers, v.offerLine(o, zone))
@@ -89,6 +90,9 @@ func (v *visit) taskLine(t api.Task, d *document.Task, zone *time.Location) task
 		if t.NextAt != nil {
 			l.Next = v.at(*t.NextAt, zone)
 		}
+	}
+	if t.LastRun != nil {
+		l.Last = &runLine{Run: t.LastRun.Run, State: stateOf(runStates, t.LastRun.State), For: v.at(t.LastRun.NominalAt, zone)}
 	}
 	return l
 }

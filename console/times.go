@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/scheduler/timetable"
 )
 
@@ -109,38 +108,3 @@ var someZones = []string{"UTC", "Africa/Cairo", "Africa/Johannesburg", "Africa/L
 	"America/Los_Angeles", "America/Mexico_City", "America/New_York", "America/Sao_Paulo", "America/Toronto", "Asia/Dubai", "Asia/Hong_Kong", "Asia/Jakarta",
 	"Asia/Kolkata", "Asia/Seoul", "Asia/Shanghai", "Asia/Singapore", "Asia/Tokyo", "Australia/Sydney", "Europe/Amsterdam", "Europe/Berlin", "Europe/Istanbul",
 	"Europe/Lisbon", "Europe/London", "Europe/Madrid", "Europe/Paris", "Europe/Rome", "Europe/Stockholm", "Europe/Warsaw", "Europe/Zurich", "Pacific/Auckland"}
-
-type settingsPage struct {
-	Zone  string // chosen
-	Zones []string
-	Wrong string
-}
-
-func (c *Console) settings(v *visit) error {
-	p := settingsPage{Zones: someZones}
-	if v.zone != nil {
-		p.Zone = v.zone.String()
-	}
-	return v.show(sheet{Name: "settings", Title: "Settings", Here: "settings", Main: p}, nil)
-}
-
-// set keeps the chosen zone in this browser; an empty one forgets it.
-func (c *Console) set(v *visit) error {
-	f, err := v.form("zone")
-	if err != nil {
-		return err
-	}
-	name := f.Get("zone")
-	if name == "" {
-		v.cookie(cookieZone, "", -time.Second)
-		v.tell("zone")
-		return v.see("/settings")
-	}
-	if _, err := timetable.LoadZone(name); err != nil {
-		p := settingsPage{Zone: short(name, 64), Zones: someZones, Wrong: "This is not a zone that we know. Write one such as Europe/Berlin."}
-		return v.show(sheet{Name: "settings", Title: "Settings", Here: "settings", Status: api.InvalidRequest.Status(), Main: p}, nil)
-	}
-	v.cookie(cookieZone, name, 400*24*time.Hour)
-	v.tell("zone")
-	return v.see("/settings")
-}
