@@ -17,81 +17,41 @@ import (
 	"golang.org/x/oauth2/clientcredentials"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
-	"github.com/nightwarrant/nightwarrant/authority/capability"
+	"github.com/nightwarrant/nightwarrant/worker"
 )
 
-// proving adds a proof of a key to each request: all that x/oauth2 lacks. It remembers the nonce of each origin, and asks
-// again once when a new one is wanted, which says that nothing happened.
+// proving is our Transport, which is all that x/oauth2 lacks, and what it was answered.
 type proving struct {
-	key *capability.Key
+	*http.Client
 
 	mu       sync.Mutex
-	nonces   map[string]string // by origin
+	stale    map[string]string // nonces that the next answer of an origin shall seem to bring
 	statuses []int
 }
 
 const maxBody = 1 << 20
 
 func newProving() (*proving, error) {
-	key, err := capability.GenerateKey()
-	return &proving{key: key, nonces: map[string]string{}}, err
+	key, err := worker.NewKey()
+	p := &proving{stale: map[string]string{}}
+	p.Client = &http.Client{Transport: &worker.Transport{Key: key, Base: p}, Timeout: 30 * time.Second}
+	return p, err
 }
 
-func (p *proving) client() *http.Client { return &http.Client{Transport: p, Timeout: 30 * time.Second} }
-
-// RoundTrip fixes the body first: the second request must say the same.
+// RoundTrip stands below our Transport.
 func (p *proving) RoundTrip(r *http.Request) (*http.Response, error) {
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
+	answer, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {
 		return nil, err
-	}
-	_ = r.Body.Close() // read above
-	answer, wanted, err := p.once(r, body)
-	if err == nil && wanted {
-		answer, _, err = p.once(r, body)
-	}
-	return answer, err
-}
-
-func (p *proving) once(r *http.Request, body []byte) (answer *http.Response, wanted bool, err error) {
-	origin := r.URL.Scheme + "://" + r.URL.Host
-	p.mu.Lock()
-	nonce := p.nonces[origin]
-	p.mu.Unlock()
-	_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	proof, err := capability.NewProof(p.key, capability.ProofParams{Method: r.Method, URL: r.URL.String(), Nonce: nonce, AccessToken: capability.Token(token), Now: time.Now()})
-	if err != nil {
-		return nil, false, err
-	}
-	sent := r.Clone(r.Context())
-	sent.Body, sent.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	sent.Header.Set(api.HeaderProof, proof)
-	if answer, err = http.DefaultTransport.RoundTrip(sent); err != nil {
-		return nil, false, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.statuses = append(p.statuses, answer.StatusCode)
-	if fresh := answer.Header.Get(api.HeaderNonce); fresh != "" {
-		p.nonces[origin] = fresh
+	if at := r.URL.Scheme + "://" + r.URL.Host; p.stale[at] != "" {
+		answer.Header.Set(api.HeaderNonce, p.stale[at])
+		delete(p.stale, at)
 	}
-	wanted, err = wantsNonce(answer)
-	return answer, wanted, err
-}
-
-// wantsNonce: RFC 9449 §8 at the token endpoint, §9 elsewhere. The body can be read again.
-func wantsNonce(a *http.Response) (bool, error) {
-	text, err := io.ReadAll(io.LimitReader(a.Body, maxBody))
-	_ = a.Body.Close() // read above
-	a.Body = io.NopCloser(bytes.NewReader(text))
-	var refused struct{ Error string }
-	switch {
-	case a.StatusCode == http.StatusUnauthorized:
-		return strings.HasPrefix(a.Header.Get("WWW-Authenticate"), `DPoP error="use_dpop_nonce"`), err
-	case a.StatusCode == http.StatusBadRequest && json.Unmarshal(text, &refused) == nil:
-		return refused.Error == string(api.UseDPoPNonce), err
-	}
-	return false, err
+	return answer, nil
 }
 
 // forget begins to count anew what was answered.
@@ -101,11 +61,29 @@ func (p *proving) forget() {
 	p.statuses = nil
 }
 
-func (p *proving) age(e environment) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	guard, _ := url.Parse(e.Guard)
-	p.nonces[e.Issuer], p.nonces[guard.Scheme+"://"+guard.Host] = e.StaleAuthority, e.StaleGuard
+// age lets our Transport learn nonces of yesterday.
+func (p *proving) age(ctx context.Context, e environment) error {
+	guard, err := url.Parse(e.Guard)
+	if err != nil {
+		return err
+	}
+	for at, nonce := range map[string]string{e.Issuer: e.StaleAuthority, guard.Scheme + "://" + guard.Host: e.StaleGuard} {
+		p.mu.Lock()
+		p.stale[at] = nonce
+		p.mu.Unlock()
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, at+api.PathMetadata, nil)
+		if err != nil {
+			return err
+		}
+		a, err := p.Do(r)
+		if err != nil {
+			return err
+		}
+		if err := a.Body.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (p *proving) answered() string {
@@ -152,7 +130,7 @@ func goClient(_ *house, e environment) (all []outcome) {
 // token asks x/oauth2 for a token. Its style is fixed: it would try another one after any refusal.
 func (g *gopher) token(ctx context.Context, by *proving, client string, form url.Values) (*oauth2.Token, error) {
 	c := clientcredentials.Config{ClientID: client, TokenURL: g.endpoint, AuthStyle: oauth2.AuthStyleInParams, EndpointParams: form}
-	t, err := c.Token(context.WithValue(ctx, oauth2.HTTPClient, by.client()))
+	t, err := c.Token(context.WithValue(ctx, oauth2.HTTPClient, by.Client))
 	if err == nil && t.Type() != "DPoP" {
 		return nil, fmt.Errorf("the type is %s", t.Type())
 	}
@@ -170,7 +148,7 @@ func (g *gopher) post(ctx context.Context, by *proving, t *oauth2.Token, at stri
 		return err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	a, err := oauth2.NewClient(context.WithValue(ctx, oauth2.HTTPClient, by.client()), oauth2.StaticTokenSource(t)).Do(r)
+	a, err := oauth2.NewClient(context.WithValue(ctx, oauth2.HTTPClient, by.Client), oauth2.StaticTokenSource(t)).Do(r)
 	if err != nil {
 		return err
 	}
@@ -278,7 +256,9 @@ func (g *gopher) rotation(ctx context.Context) (string, error) {
 }
 
 func (g *gopher) stale(ctx context.Context) (string, error) {
-	g.me.age(g.e)
+	if err := g.me.age(ctx, g.e); err != nil {
+		return "", err
+	}
 	return "", g.effect(ctx, "tax", "[400 200 401 200]")
 }
 
