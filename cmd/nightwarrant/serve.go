@@ -53,6 +53,7 @@ type replica struct {
 	people     *jwks.Cache
 	assertions *attestation.Verifier
 	envelopes  *principal.Envelopes
+	entrance   entrance
 	members    *directory.SCIM
 	sequencer  *sequencer.Sequencer
 }
@@ -139,14 +140,11 @@ func (r *replica) trust() (err error) {
 	if err != nil {
 		return config.Wrong("assertion", "cannot be used: %s", err)
 	}
-	operators := make([]principal.OperatorRef, len(c.Envelope.Operators))
-	for i, o := range c.Envelope.Operators {
-		operators[i] = principal.OperatorRef{Issuer: o.Issuer, Subject: o.Subject}
-	}
-	r.envelopes, err = principal.New(principal.Config{Keys: r.people, Issuer: c.Envelope.Issuer.URL, Audience: c.Envelope.Audience,
-		Own: c.Issuer, MaxAge: c.Envelope.MaxAge.Std(), Operators: operators})
-	if err != nil {
+	if r.envelopes, err = r.envelopesFor(c.Envelope.Audience, c.Envelope.MaxAge.Std(), ""); err != nil {
 		return config.Wrong("envelope", "cannot be used: %s", err)
+	}
+	if err := r.trustBrowsers(); err != nil {
+		return err
 	}
 	r.members, err = membersOf(c.Directory, c.Envelope.Issuer.URL)
 	return err
@@ -210,6 +208,10 @@ func (r *replica) run(ctx context.Context) error {
 		return err
 	}
 	s := server.New(a, gate, r.log)
+	calls, sessions, err := r.public(a, s)
+	if err != nil {
+		return err
+	}
 	r.sequencer = sequencer.New(r.sequence())
 	public, admin, err := listen(ctx, r.config.Listen, r.config.AdminListen)
 	if err != nil {
@@ -221,9 +223,9 @@ func (r *replica) run(ctx context.Context) error {
 	}
 	r.log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("issuer", r.config.Issuer), addressOf("listen", public), addressOf("admin_listen", admin))
 	tasks, ctx := errgroup.WithContext(ctx)
-	serveOn(ctx, tasks, public, s.Handler(), r.log)
+	serveOn(ctx, tasks, public, calls, r.log)
 	serveOn(ctx, tasks, admin, s.Admin(), r.log)
-	for _, loop := range []func(context.Context){r.workloads.Run, r.people.Run, a.Run, gate.Run, r.sequencer.Run,
+	for _, loop := range []func(context.Context){r.workloads.Run, r.people.Run, a.Run, gate.Run, r.sequencer.Run, sessions,
 		func(ctx context.Context) { reporter.Run(ctx, r.probes(a.Issuers)...) }} {
 		tasks.Go(func() error {
 			loop(ctx)

@@ -21,6 +21,7 @@ type Authority struct {
 	Disk        Disk      `yaml:"disk"`
 	Assertion   Assertion `yaml:"assertion"`
 	Envelope    Envelope  `yaml:"envelope"`
+	Console     Console   `yaml:"console"`
 	Directory   Directory `yaml:"directory"`
 	Audit       Audit     `yaml:"audit"`
 }
@@ -73,6 +74,7 @@ type Envelope struct {
 	Audience  string     `yaml:"audience"`
 	MaxAge    Duration   `yaml:"max_age"`
 	Operators []Operator `yaml:"operators"`
+	Auditors  []Operator `yaml:"auditors"` // see what operators see, and change nothing
 	Freshness
 }
 
@@ -97,6 +99,7 @@ func (a *Authority) Check(env func(string) string) error {
 		a.Disk.check(),
 		a.Assertion.check(),
 		a.Envelope.check(),
+		a.Console.check(),
 		a.Directory.check(),
 		a.Audit.check(),
 	)
@@ -144,12 +147,16 @@ func (e *Envelope) check() error {
 		within("envelope.max_age", &e.MaxAge, time.Hour, time.Minute, 12*time.Hour),
 		e.Freshness.check("envelope"),
 	)
-	for _, o := range e.Operators {
-		if err == nil && (o.Issuer == "" || o.Subject == "") {
-			err = Wrong("envelope.operators", "must each have an issuer and a subject")
+	return first(err, named("envelope.operators", e.Operators), named("envelope.auditors", e.Auditors))
+}
+
+func named(key string, people []Operator) error {
+	for _, o := range people {
+		if o.Issuer == "" || o.Subject == "" {
+			return Wrong(key, "must each have an issuer and a subject")
 		}
 	}
-	return err
+	return nil
 }
 
 // check looks at what the package that uses an issuer does not: it checks the addresses.

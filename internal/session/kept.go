@@ -71,9 +71,10 @@ func NewKept(c Config) (*Kept, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	k := &Kept{Config: c, scs: scs.New(), store: &store{pool: c.Pool, marks: c.Marks, idle: c.Idle, life: c.Life}}
-	k.scs.Store, k.scs.Codec, k.scs.Lifetime = k.store, codec{}, c.Life
-	k.scs.Cookie = scs.SessionCookie{Name: Cookie, Path: "/", HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode}
+	k := &Kept{Config: c, store: &store{pool: c.Pool, marks: c.Marks, idle: c.Idle, life: c.Life}}
+	// Not scs.New, which begins with a store in memory that never ends.
+	k.scs = &scs.SessionManager{Store: k.store, Codec: codec{}, Lifetime: c.Life,
+		Cookie: scs.SessionCookie{Name: Cookie, Path: "/", HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode}}
 	return k, nil
 }
 

@@ -12,7 +12,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base64"
-	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -55,8 +55,8 @@ const warnWithin = 5 * time.Minute
 // Soon tells whether it ends so soon that its person must be told.
 func (l Left) Soon() bool { return !l.Idle.IsZero() && l.Idle.Sub(l.Now) <= warnWithin }
 
-// Last tells whether nothing that its person does can put the end off.
-func (l Left) Last() bool { return !l.Idle.Before(l.End) }
+// Last tells whether nothing that its person does can put the end off by much.
+func (l Left) Last() bool { return l.End.Sub(l.Idle) < time.Minute }
 
 // visitor is what a middleware has found out about a request.
 type visitor struct {
@@ -71,7 +71,7 @@ func (v visitor) in(r *http.Request) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), visitorKey{}, v))
 }
 
-// actor is whose request it is; each call makes another actor, since a verb spends it.
+// actor is whose request it is.
 func actor(a Actors, r *http.Request) (authority.Actor, error) {
 	v, ok := r.Context().Value(visitorKey{}).(visitor)
 	if !ok || v.who.IsNobody() {
@@ -119,7 +119,7 @@ func dropCookie(w http.ResponseWriter) {
 
 // ErrSignIn says that a request has no session. A page that was asked for comes
 // back after signing in; what was sent with a form does not.
-var ErrSignIn = errors.New("session: nobody is signed in")
+var ErrSignIn = fmt.Errorf("session: nobody is signed in: %w", api.Refuse(api.InvalidEnvelope))
 
 // Refuse answers a request that the door does not let through.
 type Refuse func(w http.ResponseWriter, r *http.Request, err error)
