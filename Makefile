@@ -6,14 +6,21 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@latest
-SOURCES     := $(shell find . -name '*.go' -o -name '*.sql' -o -name '*.tmpl' | grep -v '^./build/') go.mod go.sum
+SOURCES     := $(shell find . -path ./build -prune -o -path '*/node_modules' -prune -o -type f \( -name '*.go' -o -name '*.sql' -o -name '*.tmpl' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name '*.svg' \) -print) go.mod go.sum
 
-.PHONY: build demo dev test history-long conformance interop mutants bench closing closing-long lint vuln fuzz clean
+.PHONY: build keyhost demo dev test history-long conformance interop mutants bench closing closing-long lint vuln fuzz clean
 
 build: bin/nightwarrant
 
 bin/nightwarrant: $(SOURCES)
 	CGO_ENABLED=0 $(GO) build -trimpath -o $@ ./cmd/nightwarrant
+
+# The key host loads a vendor's library, and is the only program that needs a C compiler.
+bin/nightwarrant-keyhost: $(SOURCES)
+	@scripts/ensure-cc.sh
+	CGO_ENABLED=1 $(GO) build -trimpath -o $@ ./cmd/nightwarrant-keyhost
+
+keyhost: bin/nightwarrant-keyhost
 
 # The main job, from a member's yes to the evidence, with everything closed once in between, then the nine attacks: real processes, PostgreSQL and NATS on this machine.
 demo: build
@@ -29,6 +36,7 @@ test: export PATH := $(CURDIR)/build/node/bin:$(PATH)
 test:
 	@scripts/ensure-postgres.sh
 	@scripts/ensure-cc.sh
+	@scripts/ensure-softhsm.sh
 	@scripts/ensure-node.sh
 	$(GO) run $(GOTESTSUM) --format pkgname-and-test-fails -- $(TESTFLAGS) ./...
 
@@ -73,6 +81,7 @@ closing-long: build
 	bin/nightwarrant bench closing --json --injections 30 --explicit 1000 --clean 10m
 
 lint:
+	@scripts/ensure-cc.sh
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt would change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...

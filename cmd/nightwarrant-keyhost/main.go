@@ -1,0 +1,155 @@
+// nightwarrant-keyhost holds a PKCS#11 token for the authority: the only program
+// here with cgo, because it loads a vendor's library. It answers over a Unix
+// socket to processes of the users that it is told, and ends when the token is
+// suspect; whoever supervises it starts it anew, which verifies everything again.
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"github.com/nightwarrant/nightwarrant/internal/config"
+	"github.com/nightwarrant/nightwarrant/keys/keyhost"
+)
+
+// Exit codes: 78 is for a person to mend, 70 for a supervisor to start again.
+const (
+	exitOK            = 0
+	exitUsage         = 64
+	exitSuspect       = 70
+	exitMisconfigured = 78
+)
+
+// Config is the file of the key host.
+type Config struct {
+	Module   string        `yaml:"module"`     // the PKCS#11 library
+	Serial   string        `yaml:"serial"`     // of the token; slots and labels name nothing
+	KeyID    string        `yaml:"key_id"`     // CKA_ID of the signing key, hex
+	MACKeyID string        `yaml:"mac_key_id"` // CKA_ID of the nonce key, hex
+	PINFile  string        `yaml:"pin_file"`
+	PIN      config.Secret `yaml:"-"`
+	Socket   string        `yaml:"socket"`
+	Users    []string      `yaml:"users"` // whose processes may ask
+	uids     []int
+	Sessions int64 `yaml:"sessions"` // at most 16
+}
+
+// Check implements config.Document.
+func (c *Config) Check(func(string) string) (err error) {
+	for key, value := range map[string]string{"module": c.Module, "pin_file": c.PINFile, "socket": c.Socket} {
+		if !filepath.IsAbs(value) {
+			return config.Wrong(key, "must be an absolute path")
+		}
+	}
+	for key, value := range map[string]string{"key_id": c.KeyID, "mac_key_id": c.MACKeyID} {
+		if raw, err := hex.DecodeString(value); err != nil || len(raw) == 0 {
+			return config.Wrong(key, "must be the CKA_ID in hexadecimal")
+		}
+	}
+	if c.Sessions == 0 {
+		c.Sessions = 8
+	}
+	switch {
+	case c.Serial == "":
+		return config.Wrong("serial", "is missing: a token is bound by its serial number")
+	case len(c.Users) == 0:
+		return config.Wrong("users", "is missing: it lists the users whose processes may ask")
+	case c.Sessions < 1 || c.Sessions > maxSessions:
+		return config.Wrong("sessions", "must be between 1 and %d", maxSessions)
+	}
+	for _, name := range c.Users {
+		u, err := user.Lookup(name)
+		if err != nil {
+			return config.Wrong("users", "names a user whom this machine does not know")
+		}
+		uid, err := strconv.Atoi(u.Uid)
+		if err != nil {
+			return config.Wrong("users", "names a user without a number")
+		}
+		c.uids = append(c.uids, uid)
+	}
+	if c.PIN, err = config.ReadSecret(c.PINFile); err != nil {
+		return config.Wrong("pin_file", "%s", err)
+	}
+	return nil
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context, args []string, stderr io.Writer) int {
+	if len(args) != 2 || args[0] != "--config" {
+		_, _ = fmt.Fprintln(stderr, "nightwarrant-keyhost --config FILE: hold a PKCS#11 token for the authority")
+		return exitUsage
+	}
+	c := &Config{}
+	if err := config.Load(args[1], c, os.Getenv); err != nil {
+		_, _ = fmt.Fprintln(stderr, "nightwarrant-keyhost:", err)
+		return exitMisconfigured
+	}
+	err := serve(ctx, c, slog.New(slog.NewJSONHandler(stderr, nil)))
+	if err == nil {
+		return exitOK
+	}
+	_, _ = fmt.Fprintln(stderr, "nightwarrant-keyhost:", err)
+	if e, ok := errors.AsType[*keyhost.Error](err); ok && (e.Code == keyhost.TokenUnavailable || e.Code == keyhost.KeyChallengeTimeout) {
+		return exitSuspect
+	}
+	return exitMisconfigured // a wrong PIN, above all, is not tried again
+}
+
+// serve verifies the token, and only then listens.
+func serve(ctx context.Context, c *Config, log *slog.Logger) error {
+	t, err := open(c)
+	if err != nil {
+		return err
+	}
+	l, err := listen(c.Socket)
+	if err != nil {
+		t.close()
+		return err
+	}
+	d := t.Describe()
+	log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("socket", c.Socket), slog.String("token", d.Token.Serial), slog.String("model", d.Token.Model))
+	s := &keyhost.Server{Keys: t, UIDs: c.uids, Log: log,
+		Purposes: []string{keyhost.PurposeCapability, keyhost.PurposeReadiness, keyhost.PurposeReceipt, keyhost.PurposeChallenge}}
+	if err := s.Serve(ctx, l); err != nil {
+		return err // the library may be stuck in a call: nothing waits for it
+	}
+	t.close()
+	return nil
+}
+
+// listen takes the place of a socket that nobody answers any more.
+func listen(path string) (*net.UnixListener, error) {
+	if conn, err := net.Dial("unix", path); err == nil {
+		return nil, errors.Join(errors.New("another key host has this socket"), conn.Close())
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	// The authority may be another user: who may ask is decided by whose process it is.
+	if err := os.Chmod(path, 0o666); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}

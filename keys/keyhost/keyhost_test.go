@@ -1,0 +1,217 @@
+package keyhost_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/nightwarrant/nightwarrant/keys/keyhost"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// token is one in memory, which may go wrong.
+type token struct {
+	private *ecdsa.PrivateKey
+	lies    atomic.Bool           // signs with another key
+	fails   atomic.Pointer[error] // instead of signing
+	stuck   chan struct{}         // until it is closed, when it is there
+}
+
+func newToken(t testing.TB) *token {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	return &token{private: private}
+}
+
+func (k *token) Describe() keyhost.Descriptor {
+	public, _ := k.private.PublicKey.Bytes()
+	return keyhost.Descriptor{PublicKey: public, Token: keyhost.Token{Serial: "1"}}
+}
+
+func (k *token) SignDigest(ctx context.Context, digest [32]byte) (out [64]byte, err error) {
+	if e := k.fails.Load(); e != nil {
+		return out, *e
+	}
+	if k.stuck != nil {
+		select {
+		case <-k.stuck:
+		case <-ctx.Done():
+			return out, &keyhost.Error{Code: keyhost.KeyBusy}
+		}
+	}
+	private := k.private
+	if k.lies.Load() {
+		private, _ = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	}
+	r, s, err := ecdsa.Sign(rand.Reader, private, digest[:])
+	if err == nil {
+		r.FillBytes(out[:32])
+		s.FillBytes(out[32:])
+	}
+	return out, err
+}
+
+func (k *token) MAC(_ context.Context, message []byte) ([32]byte, error) {
+	return sha256.Sum256(message), nil
+}
+
+// host is a running server.
+type host struct {
+	path string
+	end  chan error
+}
+
+func serve(t testing.TB, k keyhost.Keys) host {
+	t.Helper()
+	h := host{filepath.Join(t.TempDir(), "s"), make(chan error, 1)}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: h.path, Net: "unix"})
+	require.NoError(t, err)
+	s := &keyhost.Server{Keys: k, UIDs: []int{os.Getuid()}, Purposes: []string{keyhost.PurposeCapability}, Log: slog.New(slog.DiscardHandler)}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		h.end <- s.Serve(ctx, l)
+		close(done)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return h
+}
+
+func (h host) client(t testing.TB) *keyhost.Client {
+	t.Helper()
+	c := keyhost.NewClient(h.path, os.Getuid())
+	t.Cleanup(func() { assert.NoError(t, c.Close()) })
+	return c
+}
+
+func codeOf(t testing.TB, err error) keyhost.Code {
+	t.Helper()
+	e, ok := errors.AsType[*keyhost.Error](err)
+	require.True(t, ok, "%v", err)
+	return e.Code
+}
+
+var digest = sha256.Sum256([]byte("x"))
+
+func TestSignaturesOfAnotherKeyDoNotLeave(t *testing.T) {
+	t.Parallel()
+	k := newToken(t)
+	h := serve(t, k)
+	c := h.client(t)
+	_, err := c.SignDigest(t.Context(), keyhost.PurposeCapability, digest)
+	require.NoError(t, err)
+	k.lies.Store(true)
+	signature, err := c.SignDigest(t.Context(), keyhost.PurposeCapability, digest)
+	assert.Equal(t, keyhost.KeyChallengeFailed, codeOf(t, err))
+	assert.Zero(t, signature)
+	assert.Equal(t, keyhost.KeyChallengeFailed, codeOf(t, <-h.end), "and the host ends")
+}
+
+func TestATokenThatLiesIsNotServed(t *testing.T) {
+	t.Parallel()
+	k := newToken(t)
+	k.lies.Store(true)
+	assert.Equal(t, keyhost.KeyChallengeFailed, codeOf(t, <-serve(t, k).end))
+}
+
+func TestOnlySuspicionEndsTheHost(t *testing.T) {
+	t.Parallel()
+	k := newToken(t)
+	h := serve(t, k)
+	c := h.client(t)
+	busy := error(&keyhost.Error{Code: keyhost.KeyBusy})
+	require.NoError(t, c.Health(t.Context()))
+	k.fails.Store(&busy)
+	assert.Equal(t, keyhost.KeyBusy, codeOf(t, c.Health(t.Context())))
+	k.fails.Store(nil)
+	_, err := c.SignDigest(t.Context(), keyhost.PurposeReceipt, digest)
+	assert.Equal(t, keyhost.PurposeRefused, codeOf(t, err))
+	_, err = c.MAC(t.Context(), []byte("m"))
+	require.NoError(t, err)
+	require.NoError(t, c.Health(t.Context()))
+
+	gone := errors.New("what no code was given to")
+	k.fails.Store(&gone)
+	assert.Equal(t, keyhost.TokenUnavailable, codeOf(t, c.Health(t.Context())))
+	k.fails.Store(nil)
+	require.NoError(t, c.Health(t.Context()))
+
+	suspect := error(&keyhost.Error{Code: keyhost.TokenUnavailable, Why: "CKR 0x32"})
+	k.fails.Store(&suspect)
+	assert.ErrorContains(t, c.Health(t.Context()), "CKR 0x32")
+	assert.Equal(t, keyhost.TokenUnavailable, codeOf(t, <-h.end))
+	assert.Equal(t, keyhost.TokenUnavailable, codeOf(t, c.Health(t.Context())), "nobody is there any more")
+}
+
+func TestAClientWaitsNoLongerThanItSays(t *testing.T) {
+	t.Parallel()
+	k := newToken(t)
+	h := serve(t, k)
+	c := h.client(t)
+	require.NoError(t, c.Health(t.Context()))
+	k.stuck = make(chan struct{})
+	defer close(k.stuck)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := c.SignDigest(ctx, keyhost.PurposeCapability, digest)
+	require.Error(t, err)
+	assert.Less(t, time.Since(began), 5*time.Second)
+}
+
+func TestJunkIsNotAnswered(t *testing.T) {
+	t.Parallel()
+	h := serve(t, newToken(t))
+	require.NoError(t, h.client(t).Health(t.Context()))
+	for name, message := range map[string][]byte{
+		"nothing":        {0, 0, 0, 0},
+		"too much":       binary.BigEndian.AppendUint32(nil, 1<<20),
+		"no JSON":        append(binary.BigEndian.AppendUint32(nil, 3), "abc"...),
+		"half a message": append(binary.BigEndian.AppendUint32(nil, 30), "{"...),
+	} {
+		conn, err := net.Dial("unix", h.path)
+		require.NoError(t, err)
+		_, err = conn.Write(message)
+		require.NoError(t, err)
+		require.NoError(t, conn.(*net.UnixConn).CloseWrite())
+		got, _ := io.ReadAll(conn)
+		assert.Empty(t, got, name)
+		require.NoError(t, conn.Close())
+	}
+	for _, q := range []string{`{"op":"no such"}`, `{"op":"sign","purpose":"capability","data":"AAAA"}`} {
+		conn, err := net.Dial("unix", h.path)
+		require.NoError(t, err)
+		_, err = conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(q))), q...))
+		require.NoError(t, err)
+		head := make([]byte, 4)
+		_, err = io.ReadFull(conn, head)
+		require.NoError(t, err)
+		text := make([]byte, binary.BigEndian.Uint32(head))
+		_, err = io.ReadFull(conn, text)
+		require.NoError(t, err)
+		assert.Contains(t, string(text), keyhost.RequestMalformed)
+		require.NoError(t, conn.Close())
+	}
+	require.NoError(t, h.client(t).Health(t.Context()))
+}
