@@ -11,12 +11,16 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/internal/dev"
+	"github.com/nightwarrant/nightwarrant/internal/login"
 )
 
 const (
 	audience = "https://platform.demo/nightwarrant"
 	member   = "member-7f3a"
 	operator = "operator-1c9d"
+	auditor  = "auditor-5e20"
+
+	consoleClient = "nightwarrant-console" // at which people sign in
 
 	tokenLife = 10 * time.Minute
 
@@ -40,6 +44,8 @@ people:
   - {subject: ` + member + `, email: member@people.demo, file: ` + s.path("people", "member") + `}
   - {subject: ` + member + `, email: member@people.demo, file: ` + s.path("people", "member-2") + `}
   - {subject: ` + operator + `, email: operator@people.demo, file: ` + s.path("people", "operator") + `}
+  - {subject: ` + auditor + `, email: auditor@people.demo, file: ` + s.path("people", "auditor") + `}
+clients: [{id: ` + consoleClient + `, redirect_uri: "` + s.Origin() + login.PathCallback + `"}]
 `,
 		directoryConfig: `listen: 127.0.0.1:` + port(s.ports.Directory) + `
 token_file: ` + s.path("config", directoryToken) + `
@@ -86,6 +92,8 @@ assertion:
   issuer: {url: "` + local(s.ports.People) + `"}
   audience: ` + audience + `
   operators: [{issuer: "` + local(s.ports.People) + `", subject: ` + operator + `}]
+  auditors: [{issuer: "` + local(s.ports.People) + `", subject: ` + auditor + `}]
+console: {origin: "` + s.Origin() + `", login: {client_id: ` + consoleClient + `}}
 directory: {url: "` + local(s.ports.Directory) + `", token_file: ` + s.path("config", directoryToken) + `}
 `
 	}
