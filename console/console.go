@@ -163,7 +163,7 @@ func only(role string, p page) page {
 		switch {
 		case err != nil:
 			return err
-		case role == Operator && !m.Operator():
+		case role == Operator && !m.Operator(), role == Auditor && !m.Auditor():
 			return api.Refuse(api.Forbidden)
 		}
 		return p(v)

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/base64"
+	"fmt"
 	"html/template"
 	"io/fs"
 	"math"
@@ -167,6 +168,15 @@ var sayings = map[string]func(a, b int64) string{
 	},
 	"zone":    func(int64, int64) string { return "Saved in this browser." },
 	"finding": func(int64, int64) string { return "Recorded. Nothing is repeated by it." },
+	"cut-off": func(ms, _ int64) string {
+		return fmt.Sprintf("Cut off, and committed %d ms after the click. What was granted before is dead; the consent stands, and the next time fires.", ms)
+	},
+	"ended": func(ms, _ int64) string {
+		return fmt.Sprintf("The consent has ended, committed %d ms after the click. Nothing runs until its owner agrees to a new offer.", ms)
+	},
+	"cut-off-many": func(tasks, runs int64) string {
+		return "Cut off, and committed: " + count(tasks, "task") + ", " + count(runs, "open run") + ". What was granted before is dead; consents stand, and the next times fire."
+	},
 }
 
 // nav is one entry of the navigation.

@@ -171,6 +171,9 @@ type recorder struct {
 	wrote bool
 }
 
+// Unwrap is for [http.ResponseController].
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
 func (r *recorder) WriteHeader(status int) {
 	r.wrote = true
 	r.ResponseWriter.WriteHeader(status)

@@ -48,6 +48,7 @@ const (
 	GuardClaim   = "system:serviceaccount:guards:ledger"
 	Audience     = "https://platform.example/nightwarrant"
 	OperatorName = "operator-1"
+	AuditorName  = "auditor-1"
 	MemberName   = "member-1"
 )
 
@@ -129,7 +130,8 @@ func (h *House) Replica(b *keys.Bundle) (*authority.Authority, *readiness.Gate, 
 	people, err := jwks.New(jwks.Config{Own: h.URL, Pause: time.Second, Issuers: []jwks.Issuer{{URL: h.Platform.URL, JWKSURL: h.Platform.JWKSURL(), Algorithms: []string{"ES256"}}}})
 	require.NoError(h.T, err)
 	envelopes, err := principal.New(principal.Config{Keys: people, Issuer: h.Platform.URL, Audience: Audience, Own: h.URL, MaxAge: time.Hour,
-		Operators: []principal.OperatorRef{{Issuer: h.Platform.URL, Subject: OperatorName}}})
+		Operators: []principal.OperatorRef{{Issuer: h.Platform.URL, Subject: OperatorName}},
+		Auditors:  []principal.OperatorRef{{Issuer: h.Platform.URL, Subject: AuditorName}}})
 	require.NoError(h.T, err)
 	gate := readiness.NewGate(h.Pool, log)
 	a, err := authority.New(context.Background(), authority.Config{Pool: h.Pool, Keys: b, Assertions: assertions, Envelopes: envelopes, Gate: gate, Directory: h.People,
