@@ -66,6 +66,14 @@ func newGate(t *testing.T) *gate {
 	return g
 }
 
+// plant changes sessions as nothing of ours could.
+func (g *gate) plant(set string) {
+	g.t.Helper()
+	g.Exec(`ALTER TABLE nw.sessions DISABLE TRIGGER sessions_fixed`)
+	g.Exec(`UPDATE nw.sessions SET ` + set)
+	g.Exec(`ALTER TABLE nw.sessions ENABLE TRIGGER sessions_fixed`)
+}
+
 // guest is a browser that keeps the cookies of the pages, which are for TLS and loopback only.
 type guest struct {
 	g      *gate
@@ -168,12 +176,7 @@ func TestASessionThatEndsSoon(t *testing.T) {
 	g := newGate(t)
 	b := g.guest()
 	b.signIn("ada", "/")
-	plant := func(set string) {
-		g.Exec(`ALTER TABLE nw.sessions DISABLE TRIGGER sessions_fixed`)
-		g.Exec(`UPDATE nw.sessions SET ` + set)
-		g.Exec(`ALTER TABLE nw.sessions ENABLE TRIGGER sessions_fixed`)
-	}
-	plant(`idle_until = clock_timestamp() + interval '3 minutes'`)
+	g.plant(`idle_until = clock_timestamp() + interval '3 minutes'`)
 	status, _, part := b.do(http.MethodGet, "/session?to=/decisions", nil, "HX-Request", "true")
 	require.Equal(t, http.StatusOK, status)
 	assert.True(t, strings.HasPrefix(part, `<div id="session"`), part)
@@ -185,11 +188,11 @@ func TestASessionThatEndsSoon(t *testing.T) {
 	b.do(http.MethodPost, "/session/extend", url.Values{"to": {"/"}})
 	_, _, part = b.do(http.MethodGet, "/session", nil, "HX-Request", "true")
 	assert.Contains(t, part, "and longer if you go on")
-	plant(`ends_at = clock_timestamp() + interval '2 minutes', idle_until = clock_timestamp() + interval '110 seconds'`)
+	g.plant(`ends_at = clock_timestamp() + interval '2 minutes', idle_until = clock_timestamp() + interval '110 seconds'`)
 	_, _, page := b.do(http.MethodGet, "/decisions", nil)
 	assert.Contains(t, page, "and no longer")
 	assert.NotContains(t, page, "Stay signed in")
-	plant(`idle_until = clock_timestamp()`)
+	g.plant(`idle_until = clock_timestamp()`)
 	status, _, part = b.do(http.MethodGet, "/session?to=/decisions", nil, "HX-Request", "true")
 	assert.Equal(t, http.StatusOK, status)
 	assert.Contains(t, part, "You are not signed in any more")
