@@ -61,7 +61,7 @@ func (w *world) tryMint(rw http.ResponseWriter, r *http.Request, form url.Values
 	}
 	if e == nil {
 		e = &fakeEffect{ref: reference(), state: "minted", digest: digest}
-		run.effects[form.Get("effect_key")] = e
+		run.effects[strings.Clone(form.Get("effect_key"))] = e // which would keep the whole request
 		run.effectsLeft--
 	}
 	e.capability, e.holder, e.expires = reference(), p.Key, now.Add(60*time.Second)

@@ -224,7 +224,9 @@ func TestTransportChangesNothingThatItIsGiven(t *testing.T) {
 // Each origin has its nonce; one is no use at another.
 func TestTransportKeepsANonceOfEachOrigin(t *testing.T) {
 	t.Parallel()
-	tr, w := newTransport(t, func(_ int, r *http.Request) *http.Response { return replies(200, "", api.HeaderNonce, "of "+r.URL.Host) })
+	tr, w := newTransport(t, func(_ int, r *http.Request) *http.Response {
+		return replies(200, "", api.HeaderNonce, "of "+r.URL.Host)
+	})
 	for range 2 {
 		for _, host := range []string{"a.example", "b.example", "a.example:8443"} {
 			resp, err := tr.RoundTrip(post(t, "https://"+host+"/x", ""))
