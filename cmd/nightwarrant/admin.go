@@ -98,6 +98,7 @@ func (p program) adminCutOff() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		who.shown = whatever
 		return answer(ctx, p, who, asJSON, "POST", api.PathTasks+"/"+ref+"/cut-off", nil, func(b *strings.Builder, e api.Epoch) {
 			fmt.Fprintf(b, "Cut off. Everything that this task had been given is dead since activation epoch %d, which is committed.\n", e.ActivationEpoch)
 		})

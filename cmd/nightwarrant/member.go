@@ -142,6 +142,7 @@ func (p program) task() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		who.shown = whatever
 		return answer(ctx, p, who, asJSON, "POST", api.PathTasks+"/"+ref+"/revoke", nil, func(b *strings.Builder, e api.Epoch) {
 			fmt.Fprintf(b, "Revoked. Everything that this task had been given is dead since activation epoch %d, which is committed.\n", e.ActivationEpoch)
 		})

@@ -64,6 +64,7 @@ type person struct {
 	key      *capability.Key
 	http     *http.Client
 	nonce    string
+	shown    string // If-Match of the next change: what it is held to
 }
 
 func (f *personFlags) person() (*person, error) {
@@ -101,6 +102,9 @@ type refused struct {
 }
 
 func (r *refused) Error() string { return fmt.Sprintf("refused (%s): %s", r.code, r.sentence) }
+
+// whatever is the If-Match of a change that does not depend on what was shown.
+const whatever = "*"
 
 var errNoAnswer = errors.New("the authority gave no answer that can be relied on")
 
@@ -144,6 +148,9 @@ func (p *person) once(ctx context.Context, method, path, kind string, body []byt
 	r.Header.Set(api.HeaderEnvelope, p.envelope.Reveal())
 	if kind != "" {
 		r.Header.Set("Content-Type", kind)
+	}
+	if p.shown != "" {
+		r.Header.Set("If-Match", p.shown)
 	}
 	nonce, err := exchange(p.http, r, out)
 	if nonce != "" {

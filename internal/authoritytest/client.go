@@ -12,10 +12,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/nightwarrant/nightwarrant/authority"
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
+	"github.com/nightwarrant/nightwarrant/internal/openapi/openapitest"
+	"github.com/nightwarrant/nightwarrant/internal/server"
 )
 
 type safeBuffer struct {
@@ -59,7 +63,16 @@ func (a Answer) Problem() (p api.Problem) {
 	return p
 }
 
-// Send sends one request exactly as given.
+// described is the authority's description, which every answer of every test must keep to.
+var described = sync.OnceValue(func() *openapitest.Checker {
+	c, err := openapitest.New(server.New(&authority.Authority{}, nil, nil).Description())
+	if err != nil {
+		panic(err)
+	}
+	return c
+})
+
+// Send sends one request exactly as given, and holds the answer against the description.
 func (h *House) Send(r *http.Request) Answer {
 	h.T.Helper()
 	client := &http.Client{Timeout: 20 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -73,6 +86,7 @@ func (h *House) Send(r *http.Request) Answer {
 		_, _ = h.errors.Write(body)
 		_ = answer.Header.Write(&h.errors)
 	}
+	assert.NoError(h.T, described().Check(r, answer.StatusCode, answer.Header, body))
 	return Answer{answer.StatusCode, answer.Header, body}
 }
 
@@ -298,6 +312,9 @@ func (h *House) Person(subject string) *Person {
 func (p *Person) Request(method, path, kind string, body []byte) *http.Request {
 	p.h.T.Helper()
 	r := p.h.Request(method, path, kind, body)
+	if strings.HasSuffix(path, "/revoke") || strings.HasSuffix(path, "/cut-off") {
+		r.Header.Set("If-Match", "*") // whatever it is now
+	}
 	r.Header.Set(api.HeaderEnvelope, p.Envelope.Reveal())
 	r.Header.Set(api.HeaderProof, p.h.Proof(p.Key, method, strings.SplitN(path, "?", 2)[0], p.Envelope))
 	return r

@@ -92,7 +92,7 @@ func (op Operation) Codes() []api.Code {
 	if op.Conditional {
 		codes = append(codes, api.Stale, api.PreconditionRequired)
 	}
-	if strings.Contains(op.Path, "{reference}") {
+	if strings.Contains(op.Path, "{") && !strings.Contains(op.Path, "{family}") {
 		codes = append(codes, api.NotFound)
 	}
 	slices.Sort(codes)
@@ -182,7 +182,9 @@ func closed(op Operation) string {
 
 var parameterWords = map[string]string{
 	"reference": "Opaque reference: 22 characters, as a list or an answer gave it.", "cursor": "What the page before gave as `next`.", "task": "Reference of a task: only what is of it.",
-	"family": "The family that is reported on.", "If-Match": "The `ETag` of what was shown, or `*` for whatever it is now. Without it the call is refused (RFC 6585 §3).",
+	"family": "The family that is reported on.", "kind": "A kind of document, such as `Client` or `WorkloadRole`.", "name": "Name of the registered thing.", "client": "Name of a client; without it everything is meant.",
+	"since": "An instant (RFC 3339); only what is not before it.", "until": "An instant; only what is before it.", "verb": "Only this verb.", "verdict": "Only this verdict: `ok` or a refusal code.",
+	"run": "Reference of a run: only what is of it.", "member": "Reference of a member: only what is of them.", "If-Match": "The `ETag` of what was shown, or `*` for whatever it is now. Without it the call is refused (RFC 6585 §3).",
 }
 
 func code(status int) string {
@@ -268,12 +270,13 @@ func explain(schemas map[string]*huma.Schema) {
 		s.Description = or(s.Description, text[name])
 		for member, m := range s.Properties {
 			m.Nullable = false
+			if _, document := m.AdditionalProperties.(*huma.Schema); document {
+				m.AdditionalProperties = true // of others' documents we say only that they are objects
+			}
 			if m.Items != nil {
 				m.Items.Nullable = false
 			}
-			if m.Description = or(m.Description, text[name+"."+member]); m.Ref != "" {
-				continue
-			}
+			m.Description = or(m.Description, text[name+"."+member])
 		}
 	}
 }

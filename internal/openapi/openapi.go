@@ -103,9 +103,7 @@ func Hand(a *API, op Operation, h Handler) {
 	a.remember(op)
 	described := &huma.Operation{Method: op.Method, Path: op.Path, OperationID: op.ID, Responses: map[string]*huma.Response{}}
 	schemas := a.huma.OpenAPI().Components.Schemas
-	for _, p := range parameters(op) {
-		described.Parameters = append(described.Parameters, p)
-	}
+	described.Parameters = parameters(op)
 	if op.In != nil {
 		described.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{or(op.Media, "application/json"): {Schema: schemaOf(schemas, op.In, op.ID)}}}
 	}

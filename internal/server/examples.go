@@ -15,7 +15,10 @@ const (
 	aNonce     = "AQAAAABqYh2AAAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIj"
 	aToken     = "eyJ0eXAiOiJhdCtqd3QiLCJhbGciOiJFUzI1NiJ9.e30.c2lnbmF0dXJl"
 
+	aCursor = "c2VhbGVkLXRvLXdoby1hc2tlZC1hbmQtd2hhdC1mb3I"
+
 	someDocuments = "kind: Client\nname: books\ntitle: The books\n"
+	someLines     = `{"number":1,"at":"2026-12-01T03:00:00Z","verb":"open","verdict":"ok","digest":"n4bQgYhMfWWaL-qgxVrQFaO_TxsrC4Is0V1sFbDwCgg","body":{}}` + "\n" + `{"end":true,"lines":1,"until":"2026-12-01T03:00:00Z"}` + "\n"
 )
 
 var (
@@ -52,4 +55,22 @@ var (
 	aReadinessDecision = api.Decision{Epoch: 12, Sequence: 90, Incarnation: 1, Requirement: 2, SinceUnixMS: 1796094000000, InputsSHA256: aDigest, Challenge: "c2F5IGl0IGFnYWlu", Reasons: []string{"stale"},
 		Families: []api.FamilyState{{Family: "guards", Reason: "stale", Required: 1, AgeMS: 4100}}}
 	aReport = api.Report{Sequence: 7, Healthy: true, AgeMS: 20, Protocol: api.GuardProtocol, Catalogue: aDigest}
+
+	anHour  = 7
+	aChoice = api.Choice{Ticked: []int{1}, Limits: api.Limits{Effects: 2}, ExpiresAt: aDay.AddDate(0, 1, 0), WhenMoreIsNeeded: "stop"}
+	aRecord = api.ConsentRecord{Consent: aReference, Task: aReference, TaskRevision: 2, Title: "Close the day", Digest: aDigest, State: "active", Client: "books", Role: "bookkeeper", RoleRevision: 1,
+		Policy: "cautious", PolicyRevision: 1, GivenAt: aDay, NotBefore: aDay, ExpiresAt: aDay.AddDate(0, 3, 0), Document: aDocument}
+	aTaskDetail = api.TaskDetail{Task: aTask, Revisions: []api.Revision{{Revision: 2, EnteredAt: aDay, Document: aTask.Document}}, Consents: []api.ConsentRecord{aRecord},
+		Client: api.Named{Name: "books", Revision: 1, State: "active"}, Role: api.Named{Name: "bookkeeper", Revision: 1, State: "active"}, Policy: api.Named{Name: "cautious", Revision: 1, State: "active"},
+		Profiles: []api.Named{{Name: "bookkeeper", Revision: 1, State: "active"}}, Zone: "Europe/Berlin", NextFires: []api.Fire{{At: aDay}}}
+	aDryRun   = api.DryRun{At: aDay, NextAt: &aDay, Reasons: []string{"lane_busy"}}
+	aScope    = api.RevocationScope{Task: aReference, Consent: aReference, ActivationEpoch: 3, Runs: []api.LastRun{{Run: aReference, State: "claimed", NominalAt: aDay}}, InFlight: 1, Minted: 2, NextAt: &aDay}
+	aTimeline = api.Timeline{Run: aRun, Deadline: aDay.Add(time.Hour), Entries: []api.TimelineEntry{{At: aDay, Kind: "claim", Code: "ok", Fence: 1099511627777, Digest: aDigest}}}
+	anEntry   = api.Entry{Kind: "Client", Name: "books", Revision: 1, State: "active", EnteredAt: aDay, Digest: aDigest, Document: json.RawMessage(`{"kind":"Client","name":"books"}`)}
+
+	aCutOffScope  = api.CutOffScope{Client: "books", Tasks: 12, Runs: 3, InFlight: 1, Bound: 10000}
+	aStrandedTask = api.StrandedTask{Task: aReference, Title: "Close the day", Member: aDigest, DepartedAt: aDay, Document: aTask.Document}
+	aBoard        = api.Board{Epoch: 12, Incarnation: 1, Requirement: 2, Since: aDay, Reason: "stale", Family: "guards", At: aDay, Rows: []api.BoardRow{{Family: "guards", Reason: "stale", Required: 1, AgeMS: 4100, Tasks: 12}}}
+	aRequirement  = api.Requirement{Generation: 2, Since: aDay, InForce: true, ClosedMS: 5000, ReportTTLMS: 3000, Rounds: 3, ValidMS: 2000}
+	anAuditEntry  = api.AuditEntry{Number: 1, At: aDay, Verb: "open", Verdict: "ok", Digest: aDigest, Body: json.RawMessage(`{}`)}
 )

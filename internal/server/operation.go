@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/nightwarrant/nightwarrant/authority"
@@ -56,10 +57,25 @@ func personal[In, Out any](s *Server, op openapi.Operation, act func(context.Con
 }
 
 // single is personal for one thing that is shown, with the tag of its state.
-func single[Out any](s *Server, op openapi.Operation, state func(Out) any, act func(context.Context, authority.Actor, string) (Out, error)) {
+func single[Out any](s *Server, op openapi.Operation, tag func(Out) string, act func(context.Context, authority.Actor, string) (Out, error)) {
 	openapi.Register(s.api, op, func(ctx context.Context, in *ByReference) (*tagged[Out], error) {
 		out, err := act(ctx, ctx.Value(actorKey{}).(authority.Actor), in.Reference)
-		return &tagged[Out]{openapi.Tag(state(out)), out}, err
+		return &tagged[Out]{tag(out), out}, err
+	})
+}
+
+// changing is personal for a change of a task that is held to what was shown.
+func changing(s *Server, op openapi.Operation, now func(context.Context, authority.Actor, string) (api.Epoch, error), at func(context.Context, authority.Actor, string, int64) (api.Epoch, error)) {
+	op.Conditional = true
+	personal(s, op, func(ctx context.Context, m authority.Actor, in *Shown) (api.Epoch, error) {
+		epoch, err := shown(in.IfMatch)
+		switch {
+		case err != nil:
+			return api.Epoch{}, err
+		case epoch == nil:
+			return now(ctx, m, in.Reference)
+		}
+		return at(ctx, m, in.Reference, *epoch)
 	})
 }
 
@@ -100,17 +116,24 @@ func (s *Server) Description() []byte { return s.api.JSON(s.origin) }
 // Operations lists what the document describes.
 func (s *Server) Operations() []openapi.Operation { return s.api.Operations() }
 
-// agreed refuses a change of something else than what was shown. A star says
-// that whatever it is now is meant, so that stopping something never has to wait
-// for reading it (RFC 9110 §13.1.1).
-func agreed(ifMatch, tag string) error {
-	if ifMatch == "" {
-		return api.Refuse(api.PreconditionRequired)
+// epochTag is the tag of a task's authority: its activation epoch, which advances
+// with every change of it. What else is shown beside it only passes, such as the
+// next time, so it would be wrong to stop a revocation.
+func epochTag(epoch int64) string { return `"` + strconv.FormatInt(epoch, 10) + `"` }
+
+// shown reads the epoch that a change is held to. A star says that whatever it is
+// now is meant, so that stopping something never has to wait for reading it
+// (RFC 9110 §13.1.1, RFC 6585 §3).
+func shown(ifMatch string) (epoch *int64, err error) {
+	switch ifMatch {
+	case "":
+		return nil, api.Refuse(api.PreconditionRequired)
+	case "*":
+		return nil, nil
 	}
-	for one := range strings.SplitSeq(ifMatch, ",") {
-		if one = strings.TrimSpace(one); one == "*" || one == tag {
-			return nil
-		}
+	n, err := strconv.ParseInt(strings.Trim(ifMatch, `"`), 10, 64)
+	if err != nil || epochTag(n) != ifMatch {
+		return nil, api.Refuse(api.Stale)
 	}
-	return api.Refuse(api.Stale)
+	return &n, nil
 }

@@ -124,7 +124,9 @@ func (s *Server) wrap(route string, h handler) http.Handler {
 		head := out.Header()
 		head.Set("Cache-Control", "no-store")
 		head.Set("X-Content-Type-Options", "nosniff")
-		head.Set(api.HeaderNonce, s.authority.Nonce())
+		if nonce := s.authority.Nonce(); nonce != "" { // the nonce key is away: readiness says so
+			head.Set(api.HeaderNonce, nonce)
+		}
 		head.Set("Access-Control-Expose-Headers", "DPoP-Nonce, WWW-Authenticate, Retry-After")
 		limit := int64(maxBody)
 		if route == api.PathRegistry {
@@ -209,6 +211,9 @@ type recorder struct {
 	status int
 	wrote  bool
 }
+
+// Unwrap lets a deadline reach the connection.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 func (r *recorder) WriteHeader(status int) {
 	r.status, r.wrote = status, true

@@ -35,7 +35,7 @@ var (
 	heldCodes   = []api.Code{api.UnknownRun, api.RunEnded, api.LeaseLost, api.FenceStale, api.DeadlinePassed, api.AuthorityChanged, api.ReadinessChanged, api.ConsentEnded, api.Retired}
 	clientCodes = []api.Code{api.InvalidClient, api.AssertionBound, api.UnsupportedGrantType, api.InvalidGrant, api.InvalidTarget, api.InvalidAuthorizationDetails, api.InvalidToken, api.Held, api.LaneUncertain}
 	mintCodes   = []api.Code{api.NotGranted, api.ApprovalUnavailable, api.ApprovalRequired, api.ApprovalDenied, api.LimitReached, api.LoopDetected, api.EffectAmbiguous, api.EffectInFlight,
-		api.EffectKeyConflict, api.EffectRepeated, api.EffectLapsed, api.BootSuperseded}
+		api.EffectKeyConflict, api.EffectRepeated, api.EffectLapsed, api.EffectsInFlight, api.BootSuperseded}
 	guardCodes = []api.Code{api.BootSuperseded, api.WrongGuard, api.AttemptMismatch, api.EffectSettled}
 )
 
@@ -59,7 +59,7 @@ func (s *Server) workloads() {
 	openapi.Hand(s.api, workload("POST", api.PathNonces, "makeNonces", "Nonces for this guard's audience", openapi.Component, api.NoncesRequest{Count: 2}, api.Nonces{Nonces: []string{aNonce, aNonce}}, guardCodes...), body(s, s.nonces))
 	openapi.Hand(s.api, gated(workload("POST", api.PathAdmit, "admitEffect", "Consume an effect, once, and get the go-ahead", openapi.Component, anAdmitRequest, anAdmission,
 		codes(heldCodes, guardCodes, []api.Code{api.WorkerNonce, api.WorkerProof, api.EffectMismatch, api.EffectLapsed, api.EffectAlreadyAdmitted, api.EffectAmbiguous, api.LaneUncertain, api.TooLate, api.NotGranted})...)), body(s, s.authority.Admit))
-	openapi.Hand(s.api, workload("POST", api.PathSettle, "settleEffect", "Record what happened to an admitted effect", openapi.Component, aSettleRequest, anOutcome, guardCodes...), body(s, s.authority.SettleEffect))
+	openapi.Hand(s.api, workload("POST", api.PathSettle, "settleEffect", "Record what happened to an admitted effect", openapi.Component, aSettleRequest, anOutcome, codes(guardCodes, []api.Code{api.EffectMismatch})...), body(s, s.authority.SettleEffect))
 	openapi.Hand(s.api, workload("GET", api.PathUnsettled, "listUnsettledEffects", "Effects that this guard must prove or tombstone, oldest first", openapi.Component, nil, someUnsettled, guardCodes...), s.unsettled)
 	s.readinessRoutes()
 }
