@@ -59,6 +59,7 @@ type House struct {
 	Owner     *pgxpool.Pool // reads and plants; production has no such pool
 	Pool      *pgxpool.Pool // as nw_authority
 	Bundle    *keys.Bundle
+	Trust     Trust
 	Workloads *jwkstest.Issuer
 	Platform  *jwkstest.Issuer
 	People    *directorytest.People // who is a member: everybody, until a test says otherwise
@@ -83,10 +84,19 @@ func New(t testing.TB) *House {
 }
 
 // Bare starts a house with a registered key bundle, an empty registry and a closed gate.
-func Bare(t testing.TB) *House {
+func Bare(t testing.TB) *House { return Trusting(t, Trust{}) }
+
+// Trust is who may say which workload is calling, beside the house's own issuer.
+type Trust struct {
+	Issuers []jwks.Issuer
+	Reviews map[string]attestation.Reviewer
+}
+
+// Trusting is Bare with further issuers of workloads.
+func Trusting(t testing.TB, trust Trust) *House {
 	t.Helper()
 	db := teststack.Database(t)
-	h := &House{T: t, DB: db, Owner: db.Pool(t, teststack.Owner), Pool: db.Pool(t, "nw_authority"), Workloads: jwkstest.New(t), Platform: jwkstest.New(t), People: &directorytest.People{},
+	h := &House{T: t, DB: db, Owner: db.Pool(t, teststack.Owner), Pool: db.Pool(t, "nw_authority"), Workloads: jwkstest.New(t), Platform: jwkstest.New(t), People: &directorytest.People{}, Trust: trust,
 		Log: &Log{}}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -123,9 +133,9 @@ func Bare(t testing.TB) *House {
 func (h *House) Replica(b *keys.Bundle) (*authority.Authority, *readiness.Gate, *server.Server) {
 	h.T.Helper()
 	log := slog.New(slog.NewJSONHandler(h.Log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	cache, err := jwks.New(jwks.Config{Own: h.URL, Pause: time.Second, Issuers: []jwks.Issuer{{URL: h.Workloads.URL, JWKSURL: h.Workloads.JWKSURL(), Algorithms: []string{"ES256", "RS256"}}}})
+	cache, err := jwks.New(jwks.Config{Own: h.URL, Pause: time.Second, Issuers: append([]jwks.Issuer{{URL: h.Workloads.URL, JWKSURL: h.Workloads.JWKSURL(), Algorithms: []string{"ES256", "RS256"}}}, h.Trust.Issuers...)})
 	require.NoError(h.T, err)
-	assertions, err := attestation.New(attestation.Config{Keys: cache, Audience: h.URL})
+	assertions, err := attestation.New(attestation.Config{Keys: cache, Audience: h.URL, Reviews: h.Trust.Reviews})
 	require.NoError(h.T, err)
 	people, err := jwks.New(jwks.Config{Own: h.URL, Pause: time.Second, Issuers: []jwks.Issuer{{URL: h.Platform.URL, JWKSURL: h.Platform.JWKSURL(), Algorithms: []string{"ES256"}}}})
 	require.NoError(h.T, err)
