@@ -8,6 +8,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
+	"github.com/nightwarrant/nightwarrant/keys/keyhost"
 	"github.com/nightwarrant/nightwarrant/readiness"
 )
 
@@ -83,5 +84,5 @@ func (a *Authority) signDecision(d api.Decision) (string, error) {
 	for i, f := range d.Families {
 		c.Families[i] = capability.DecidedFamily{Family: f.Family, Good: f.Good, Reason: f.Reason, Instances: int64(f.Instances), Required: int64(f.Required), AgeMS: f.AgeMS}
 	}
-	return capability.SignDecision(a.Keys.Signer(), a.Keys.Identity().Generation, c)
+	return capability.SignDecision(a.Keys.SignerFor(keyhost.PurposeReadiness), a.Keys.Identity().Generation, c)
 }

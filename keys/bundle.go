@@ -14,6 +14,7 @@ import (
 	"slices"
 
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
+	"github.com/nightwarrant/nightwarrant/keys/keyhost"
 )
 
 const (
@@ -60,7 +61,7 @@ type Bundle struct {
 	identity Identity
 	known    []verificationKey // current first, then the others by falling generation
 	jwks     []byte
-	signer   *Signer
+	signers  func(purpose string) *Signer
 	nonces   []macKey // the first mints, all are accepted
 	auditor  *Auditor
 }
@@ -74,8 +75,12 @@ type verificationKey struct {
 // Identity is what the database stores of this bundle.
 func (b *Bundle) Identity() Identity { return b.identity }
 
-// Signer signs with the current key; it is a capability.Signer.
-func (b *Bundle) Signer() *Signer { return b.signer }
+// Signer signs capabilities with the current key; it is a capability.Signer.
+func (b *Bundle) Signer() *Signer { return b.SignerFor(keyhost.PurposeCapability) }
+
+// SignerFor signs with the current key for one of its purposes, which a key
+// host holds to those that the key has.
+func (b *Bundle) SignerFor(purpose string) *Signer { return b.signers(purpose) }
 
 // Auditor signs the audit log's checkpoints, with a key that signs nothing else.
 func (b *Bundle) Auditor() *Auditor { return b.auditor }
@@ -101,18 +106,22 @@ func (b *Bundle) Nonces() *Nonces { return newNonces(b.nonces) }
 // Challenge proves possession of the signing key and the nonce key. What is
 // signed can be no JWS signing input: it contains a zero byte.
 func (b *Bundle) Challenge(challenge [32]byte) (sig [64]byte, mac [32]byte, err error) {
-	if sig, err = b.signer.SignES256(challengeDigest(b.identity, challenge)); err != nil {
+	if sig, err = b.SignerFor(keyhost.PurposeChallenge).SignES256(challengeDigest(b.identity, challenge)); err != nil {
 		return sig, mac, err
 	}
-	return sig, b.nonces[0](labelled(domainBundleMAC, challenge[:])), nil
+	mac, ok := b.nonces[0](labelled(domainBundleMAC, challenge[:]))
+	if !ok {
+		err = errMAC
+	}
+	return sig, mac, err
 }
 
 // VerifyChallenge checks a proof of possession against this bundle: its maker
 // holds the same signing key and the same nonce key.
 func (b *Bundle) VerifyChallenge(challenge [32]byte, sig [64]byte, mac [32]byte) error {
 	digest := challengeDigest(b.identity, challenge)
-	want := b.nonces[0](labelled(domainBundleMAC, challenge[:]))
-	if !verifyES256(b.identity.PublicKey, digest, sig) || !hmac.Equal(mac[:], want[:]) {
+	want, ok := b.nonces[0](labelled(domainBundleMAC, challenge[:]))
+	if !ok || !verifyES256(b.identity.PublicKey, digest, sig) || !hmac.Equal(mac[:], want[:]) {
 		return material("the proof of possession was made with another key bundle", nil)
 	}
 	return nil

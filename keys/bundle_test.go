@@ -461,9 +461,11 @@ func TestProveSigns(t *testing.T) {
 	t.Parallel()
 	b, other := makeBundle(t).open(t), makeBundle(t).open(t)
 	forged := *b
-	forged.signer = other.signer
+	forged.signers = other.signers
 	requireMaterial(t, forged.Prove(b.Identity()), "signing key is not the registered one")
-	forged.signer = &Signer{sign: func([32]byte) ([64]byte, error) { return [64]byte{}, errSigning }}
+	forged.signers = func(string) *Signer {
+		return &Signer{sign: func([32]byte) ([64]byte, error) { return [64]byte{}, errSigning }}
+	}
 	err := forged.Prove(b.Identity())
 	requireMaterial(t, err, "cannot sign")
 	require.ErrorIs(t, err, errSigning)
@@ -738,7 +740,7 @@ func secretsOf(t testing.TB, m made) [][]byte {
 	t.Helper()
 	var s secretPart
 	require.NoError(t, json.Unmarshal(m.unsealed(t), &s))
-	keys, err := s.keys()
+	keys, err := s.keys(false)
 	require.NoError(t, err)
 	scalar, err := keys.private.Bytes()
 	require.NoError(t, err)

@@ -30,13 +30,23 @@ type Cursors struct {
 // Cursors seals and opens cursors under this bundle's nonce keys.
 func (b *Bundle) Cursors() Cursors { return Cursors{b.nonces} }
 
+// unreachable is the cursor of a list whose rest cannot be named just now: following it is refused, where none at all would say that the list ends.
+const unreachable = "-"
+
 // Seal makes the cursor of a position in a scope.
 func (c Cursors) Seal(scope [32]byte, position [cursorBody]byte) string {
 	raw := make([]byte, 0, 1+cursorTag+cursorBody)
 	raw = append(raw, cursorVersion)
-	tag := cursorTagOf(c.keys[0], scope, position[:])
+	tag, ok := cursorTagOf(c.keys[0], scope, position[:])
+	if !ok {
+		return unreachable
+	}
 	raw = append(raw, tag[:cursorTag]...)
-	raw = append(raw, hide(c.keys[0], raw[1:], position[:])...)
+	body, ok := hide(c.keys[0], raw[1:], position[:])
+	if !ok {
+		return unreachable
+	}
+	raw = append(raw, body...)
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
@@ -53,25 +63,25 @@ func (c Cursors) Open(scope [32]byte, cursor string) (position [cursorBody]byte,
 	}
 	tag, body := raw[1:1+cursorTag], raw[1+cursorTag:]
 	for _, key := range c.keys {
-		plain := hide(key, tag, body)
-		want := cursorTagOf(key, scope, plain)
-		if hmac.Equal(tag, want[:cursorTag]) {
+		plain, hidden := hide(key, tag, body)
+		want, ok := cursorTagOf(key, scope, plain)
+		if hidden && ok && hmac.Equal(tag, want[:cursorTag]) {
 			return [cursorBody]byte(plain), nil
 		}
 	}
 	return position, ErrCursor
 }
 
-func cursorTagOf(key macKey, scope [32]byte, position []byte) [32]byte {
+func cursorTagOf(key macKey, scope [32]byte, position []byte) ([32]byte, bool) {
 	return key(labelled(domainCursor, append(scope[:], position...)))
 }
 
 // hide covers a position with what only the key and the tag give; done twice it uncovers.
-func hide(key macKey, tag, position []byte) []byte {
-	pad := key(labelled(domainCursorPad, tag))
+func hide(key macKey, tag, position []byte) ([]byte, bool) {
+	pad, ok := key(labelled(domainCursorPad, tag))
 	out := make([]byte, cursorBody)
 	for i := range out {
 		out[i] = position[i] ^ pad[i]
 	}
-	return out
+	return out, ok
 }

@@ -47,7 +47,8 @@ type Nonces struct {
 
 func newNonces(keys []macKey) *Nonces { return &Nonces{Now: time.Now, keys: keys} }
 
-// Mint returns a fresh nonce for an audience: a guard's URI or our issuer.
+// Mint returns a fresh nonce for an audience: a guard's URI or our issuer; an
+// empty one when the nonce key cannot be reached, which closes admission.
 func (n *Nonces) Mint(audience string) string {
 	target := nonceTarget(audience)
 	var raw [nonceBody + nonceMAC]byte
@@ -55,7 +56,10 @@ func (n *Nonces) Mint(audience string) string {
 	copy(raw[1:], target[:nonceTag])
 	binary.BigEndian.PutUint64(raw[1+nonceTag:], uint64(n.Now().UnixMicro()))
 	rand.Read(raw[1+nonceTag+8 : nonceBody])
-	mac := n.keys[0](nonceMessage(raw[:nonceBody], target))
+	mac, ok := n.keys[0](nonceMessage(raw[:nonceBody], target))
+	if !ok {
+		return ""
+	}
 	copy(raw[nonceBody:], mac[:])
 	return base64.RawURLEncoding.EncodeToString(raw[:])
 }
@@ -81,8 +85,8 @@ func (n *Nonces) Open(nonce, audience string) (Nonce, error) {
 func (n *Nonces) genuine(body, mac []byte, target [32]byte) bool {
 	message := nonceMessage(body, target)
 	for _, key := range n.keys {
-		want := key(message)
-		if hmac.Equal(mac, want[:nonceMAC]) {
+		want, ok := key(message)
+		if ok && hmac.Equal(mac, want[:nonceMAC]) {
 			return true
 		}
 	}

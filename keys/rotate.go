@@ -12,7 +12,7 @@ import (
 // and roll out activated, which signs with generation + 1 and still verifies
 // what the old key signed. Every error is a *MaterialError.
 func Rotate(dir, identityFile, prepared, activated string) (Identity, error) {
-	o, err := openParts(dir, identityFile)
+	o, err := openSealed(dir, identityFile)
 	if err != nil {
 		return Identity{}, err
 	}
@@ -52,7 +52,7 @@ func Rotate(dir, identityFile, prepared, activated string) (Identity, error) {
 // key and opens with its current nonce key only. Roll it out after the longest
 // lifetime of anything signed plus skew (P27). The identity stays the same.
 func Retire(dir, identityFile, retired string) (Identity, error) {
-	o, err := openParts(dir, identityFile)
+	o, err := openSealed(dir, identityFile)
 	if err != nil {
 		return Identity{}, err
 	}

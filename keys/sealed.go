@@ -94,7 +94,7 @@ func (m *sealedKeys) describe(p *publicPart) error {
 		return err
 	}
 	p.KID, p.Key = current.KID, current.Key
-	check := nonceCheck(newMACKey(m.nonce))
+	check, _ := nonceCheck(newMACKey(m.nonce)) // never fails: the key is here
 	p.NonceCheck = encode(check[:])
 	p.AuditKey = encode(auditKey(m.audit))
 	digest, err := p.Provenance.digest(p.KID)
@@ -126,8 +126,13 @@ func (m *sealedKeys) seal(p publicPart, public []byte, to age.Recipient) ([]byte
 // the files' modes, that the public part has its one spelling and is the one
 // that was sealed, and that the private keys are those of the public identity.
 // Every error is a *MaterialError: nothing is repaired (B13).
-func Open(dir, identityFile string) (*Bundle, error) {
-	o, err := openParts(dir, identityFile)
+func Open(dir, identityFile string) (*Bundle, error) { return OpenWith(dir, identityFile, nil) }
+
+// OpenWith is Open for a bundle whose signing key and nonce key lie in a token
+// that host reaches; what such a bundle seals itself is the audit key. A bundle
+// that seals all its keys is opened without a host only, and the other with one only.
+func OpenWith(dir, identityFile string, host Host) (*Bundle, error) {
+	o, err := openParts(dir, identityFile, host)
 	return o.bundle, err
 }
 
@@ -139,7 +144,7 @@ type opened struct {
 	to     age.Recipient
 }
 
-func openParts(dir, identityFile string) (opened, error) {
+func openParts(dir, identityFile string, host Host) (opened, error) {
 	if err := checkOutside(dir, identityFile); err != nil {
 		return opened{}, err
 	}
@@ -162,11 +167,11 @@ func openParts(dir, identityFile string) (opened, error) {
 	if !s.seals(p, public) {
 		return opened{}, material("the bundle's public part is not the one that was sealed", nil)
 	}
-	m, err := s.keys()
+	m, err := s.keys(p.Provenance.Origin == originToken)
 	if err != nil {
 		return opened{}, material("the bundle's sealed part is malformed", err)
 	}
-	b, err := assemble(p, m)
+	b, err := assemble(p, m, host)
 	return opened{bundle: b, public: p, keys: m, to: id.Recipient()}, err
 }
 
@@ -192,8 +197,15 @@ func openSecrets(dir string, id age.Identity) (*secretPart, error) {
 	return &s, nil
 }
 
-func (s *secretPart) keys() (*sealedKeys, error) {
+// keys are what is sealed; of a bundle whose keys are in a token, the audit key alone.
+func (s *secretPart) keys(inToken bool) (*sealedKeys, error) {
 	m := &sealedKeys{nonce: make([]byte, 32), audit: make([]byte, ed25519.SeedSize)}
+	if inToken {
+		if s.SigningKey != "" || s.NonceKey != "" || len(s.AcceptedNonces) > 0 || !fill(m.audit, s.AuditKey) {
+			return nil, errFormat
+		}
+		return m, nil
+	}
 	var scalar [32]byte
 	defer clear(scalar[:])
 	if !fill(scalar[:], s.SigningKey) || !fill(m.nonce, s.NonceKey) || !fill(m.audit, s.AuditKey) {
@@ -215,17 +227,21 @@ func (s *secretPart) keys() (*sealedKeys, error) {
 }
 
 // assemble holds the private half against the public one and makes the handles.
-func assemble(p *publicPart, m *sealedKeys) (*Bundle, error) {
+func assemble(p *publicPart, m *sealedKeys, host Host) (*Bundle, error) {
 	id, err := p.identity()
 	if err != nil {
 		return nil, material("the bundle's public part is malformed", err)
 	}
-	if !id.PublicKey.Equal(&m.private.PublicKey) {
-		return nil, material("the sealed signing key is not the one of the bundle's public identity", nil)
+	h, err := handlesOf(p, m, host)
+	if err != nil {
+		return nil, err
 	}
-	nonces := []macKey{newMACKey(m.nonce)}
-	if check := nonceCheck(nonces[0]); !hmac.Equal(check[:], id.NonceCheck[:]) {
-		return nil, material("the sealed nonce key is not the one of the bundle's public identity", nil)
+	if !id.PublicKey.Equal(h.public) {
+		return nil, material("the signing key is not the one of the bundle's public identity", nil)
+	}
+	nonces := []macKey{h.nonce}
+	if check, ok := nonceCheck(h.nonce); !ok || !hmac.Equal(check[:], id.NonceCheck[:]) {
+		return nil, material("the nonce key is not the one of the bundle's public identity", nil)
 	}
 	if !bytes.Equal(auditKey(m.audit), id.AuditKey[:]) {
 		return nil, material("the sealed audit key is not the one of the bundle's public identity", nil)
@@ -241,7 +257,7 @@ func assemble(p *publicPart, m *sealedKeys) (*Bundle, error) {
 	if err != nil {
 		return nil, material("the bundle's verification keys cannot be published", err)
 	}
-	return &Bundle{identity: id, known: known, jwks: jwks, signer: newSigner(id.KID, m.private), nonces: nonces, auditor: newAuditor(id.ClusterID, m.audit)}, nil
+	return &Bundle{identity: id, known: known, jwks: jwks, signers: h.signers, nonces: nonces, auditor: newAuditor(id.ClusterID, m.audit)}, nil
 }
 
-func nonceCheck(k macKey) [32]byte { return k(labelled(domainNonceCheck, nil)) }
+func nonceCheck(k macKey) ([32]byte, bool) { return k(labelled(domainNonceCheck, nil)) }

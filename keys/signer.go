@@ -49,18 +49,19 @@ func verifyES256(public *ecdsa.PublicKey, digest [32]byte, sig [64]byte) bool {
 	return ecdsa.Verify(public, digest[:], r, s)
 }
 
-// macKey is HMAC-SHA-256 under a key that only the closure knows.
-type macKey func(message []byte) [32]byte
+// macKey is HMAC-SHA-256 under a key that only the closure knows. It may fail
+// where the key lies in a token.
+type macKey func(message []byte) (mac [32]byte, ok bool)
 
 func newMACKey(secret []byte) macKey {
 	pool := sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }}
-	return func(message []byte) (out [32]byte) {
+	return func(message []byte) (out [32]byte, ok bool) {
 		h := pool.Get().(hash.Hash)
 		defer pool.Put(h)
 		h.Reset()
 		h.Write(message)
 		h.Sum(out[:0])
-		return out
+		return out, true
 	}
 }
 

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/user"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/config"
 	"github.com/nightwarrant/nightwarrant/internal/pg"
 	"github.com/nightwarrant/nightwarrant/keys"
+	"github.com/nightwarrant/nightwarrant/keys/keyhost"
 	"github.com/nightwarrant/nightwarrant/migrations"
 	"github.com/nightwarrant/nightwarrant/readiness"
 )
@@ -143,24 +146,61 @@ func (p program) keys() *cobra.Command {
 	return group("keys", "Make the cluster's key bundle, and register it", p.keysInit(), p.keysRegister())
 }
 
-// bundleFlags say where a key bundle is.
-func bundleFlags(c *cobra.Command) (dir, identity *string) {
-	dir = c.Flags().String("dir", "", "the bundle's `DIRECTORY`, projected to every replica")
-	identity = c.Flags().String("identity-file", "", "age identity `FILE` of mode 0600 that opens the seal, outside the bundle")
+// bundleFlags say where a key bundle is, and who has what it does not seal.
+func bundleFlags(c *cobra.Command) *config.Keys {
+	k := &config.Keys{}
+	c.Flags().StringVar(&k.Dir, "dir", "", "the bundle's `DIRECTORY`, projected to every replica")
+	c.Flags().StringVar(&k.IdentityFile, "identity-file", "", "age identity `FILE` of mode 0600 that opens the seal, outside the bundle")
+	c.Flags().StringVar(&k.Host.Socket, "keyhost", "", "`SOCKET` of nightwarrant-keyhost, when the signing key and the nonce key lie in a token")
+	c.Flags().StringVar(&k.Host.User, "keyhost-user", "", "`USER` as whom the key host runs; the same as this command when not given")
 	_, _ = c.MarkFlagRequired("dir"), c.MarkFlagRequired("identity-file") // both are defined above
-	return dir, identity
+	return k
+}
+
+// hostOf reaches the key host that is configured; nil when none is.
+func hostOf(h config.Host) (keys.Host, error) {
+	if h.Socket == "" {
+		return nil, nil
+	}
+	uid := os.Getuid()
+	if h.User != "" {
+		u, err := user.Lookup(h.User)
+		if err != nil {
+			return nil, config.Wrong("keys.host.user", "names a user whom this machine does not know")
+		}
+		if uid, err = strconv.Atoi(u.Uid); err != nil {
+			return nil, config.Wrong("keys.host.user", "names a user without a number")
+		}
+	}
+	return keyhost.NewClient(h.Socket, uid), nil
+}
+
+func openKeys(k config.Keys) (*keys.Bundle, error) {
+	host, err := hostOf(k.Host)
+	if err != nil {
+		return nil, err
+	}
+	return keys.OpenWith(k.Dir, k.IdentityFile, host)
 }
 
 func (p program) keysInit() *cobra.Command {
 	c := &cobra.Command{Use: "init", Short: "Make a cluster's first key bundle, once; never over another", Args: cobra.NoArgs}
-	dir, identity := bundleFlags(c)
+	k := bundleFlags(c)
 	c.RunE = func(*cobra.Command, []string) error {
-		if _, err := os.Lstat(*identity); errors.Is(err, fs.ErrNotExist) {
-			if err := keys.NewIdentity(*identity); err != nil {
+		host, err := hostOf(k.Host)
+		if err != nil {
+			return err
+		}
+		if _, err := os.Lstat(k.IdentityFile); errors.Is(err, fs.ErrNotExist) {
+			if err := keys.NewIdentity(k.IdentityFile); err != nil {
 				return err
 			}
 		}
-		id, err := keys.Init(*dir, *identity)
+		made := func() (keys.Identity, error) { return keys.Init(k.Dir, k.IdentityFile) }
+		if host != nil {
+			made = func() (keys.Identity, error) { return keys.InitWith(k.Dir, k.IdentityFile, host) }
+		}
+		id, err := made()
 		if err == nil {
 			err = p.sayIdentity("Made the key bundle of a new cluster.", id)
 		}
@@ -171,10 +211,10 @@ func (p program) keysInit() *cobra.Command {
 
 func (p program) keysRegister() *cobra.Command {
 	c := &cobra.Command{Use: "register", Short: "Enter the bundle's public identity into the database, once", Args: cobra.NoArgs}
-	dir, identity := bundleFlags(c)
+	k := bundleFlags(c)
 	d := p.databaseFlags(c, "nw_operator")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		bundle, err := keys.Open(*dir, *identity)
+		bundle, err := openKeys(*k)
 		if err != nil {
 			return err
 		}

@@ -12,7 +12,6 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority/attestation"
 	"github.com/nightwarrant/nightwarrant/authority/audit/sequencer"
 	"github.com/nightwarrant/nightwarrant/internal/directory"
-	"github.com/nightwarrant/nightwarrant/keys"
 	"github.com/nightwarrant/nightwarrant/readiness"
 )
 
@@ -65,7 +64,7 @@ func (r *replica) lookAtSigning(context.Context) (string, error) {
 // projected opens the bundle that lies on disk and holds it against the
 // registered identity, which the one in memory was held against at the start.
 func (r *replica) projected() error {
-	bundle, err := keys.Open(r.config.Keys.Dir, r.config.Keys.IdentityFile)
+	bundle, err := openKeys(r.config.Keys)
 	if err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ type replica struct {
 // database is asked, and nothing is ever repaired (B13).
 func serve(ctx context.Context, c *config.Authority, log *slog.Logger) (err error) {
 	r := &replica{config: c, log: log}
-	if r.keys, err = keys.Open(c.Keys.Dir, c.Keys.IdentityFile); err != nil {
+	if r.keys, err = openKeys(c.Keys); err != nil {
 		return err
 	}
 	if err := r.trust(); err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/directory/scimserver"
 	"github.com/nightwarrant/nightwarrant/internal/jwks/jwkstest"
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
+	"github.com/nightwarrant/nightwarrant/migrations"
 )
 
 // site is everything that a replica needs, on disk.
@@ -218,9 +220,11 @@ func get(t testing.TB, url string) (body map[string]any) {
 // A replica runs on exactly the schema that it was built for.
 func TestServeRefusesAnotherSchema(t *testing.T) {
 	t.Parallel()
+	_, newest, err := migrations.Version(t.Context(), teststack.Database(t).URL(teststack.Owner))
+	require.NoError(t, err)
 	for change, sentence := range map[string]string{
-		`INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true)`: "the database has schema version 9999 and this program is older",
-		`DELETE FROM goose_db_version WHERE version_id = 10`:                        "the database has schema version 9 and this program needs 10: run `nightwarrant migrate`",
+		`INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true)`:                      "the database has schema version 9999 and this program is older",
+		`DELETE FROM goose_db_version WHERE version_id = (SELECT max(version_id) FROM goose_db_version)`: fmt.Sprintf("the database has schema version %d and this program needs %d: run `nightwarrant migrate`", newest-1, newest),
 	} {
 		db := teststack.Database(t)
 		s := newSite(t, db.URL("nw_authority"))

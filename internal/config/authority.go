@@ -30,6 +30,23 @@ type Authority struct {
 type Keys struct {
 	Dir          string `yaml:"dir"`
 	IdentityFile string `yaml:"identity_file"` // opens the seal; outside Dir
+	Host         Host   `yaml:"host"`          // none when the bundle seals its keys itself
+}
+
+// Host says who has the keys that lie in a token.
+type Host struct {
+	Socket string `yaml:"socket"` // of nightwarrant-keyhost
+	User   string `yaml:"user"`   // as whom it runs; the same as we when empty
+}
+
+func (h *Host) check() error {
+	switch {
+	case h.Socket == "" && h.User != "":
+		return Wrong("keys.host.socket", "is missing")
+	case h.Socket != "" && !filepath.IsAbs(h.Socket):
+		return Wrong("keys.host.socket", "must be an absolute path")
+	}
+	return nil
 }
 
 // Audit says where the audit log's checkpoints are kept besides the database.
@@ -96,6 +113,7 @@ func (a *Authority) Check(env func(string) string) error {
 		within("clock_bound", &a.ClockBound, 2*time.Second, 100*time.Millisecond, 30*time.Second),
 		required("keys.dir", a.Keys.Dir),
 		required("keys.identity_file", a.Keys.IdentityFile),
+		a.Keys.Host.check(),
 		a.Disk.check(),
 		a.Assertion.check(),
 		a.Envelope.check(),

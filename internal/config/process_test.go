@@ -58,7 +58,7 @@ func TestAGoodAuthority(t *testing.T) {
 		Database: Database{DatabaseURL: "postgres://nw_authority:hush@db/nightwarrant"},
 		Issuer:   "https://night.example", Listen: "0.0.0.0:8443", AdminListen: "127.0.0.1:9090", Instance: "replica-1",
 		Lease: Duration(20 * time.Second), ClockBound: Duration(time.Second),
-		Keys: Keys{"/etc/nightwarrant/bundle", "/etc/nightwarrant/identity"},
+		Keys: Keys{Dir: "/etc/nightwarrant/bundle", IdentityFile: "/etc/nightwarrant/identity"},
 		Disk: Disk{[]string{"/var/lib/postgresql", "/var/log"}, 1024, 10},
 		Assertion: Assertion{MaxLifetime: Duration(2 * time.Hour), Freshness: Freshness{Duration(10 * time.Second), Duration(time.Minute)}, Issuers: []Workloads{{Issuer{URL: "https://kubernetes.example",
 			JWKSURL: "https://kubernetes.example/openid/v1/jwks", Algorithms: []string{"RS256"}, RootsFile: "/etc/nightwarrant/ca.pem"}, TokenReview{}}}},

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/nightwarrant/nightwarrant/internal/teststack"
+	"github.com/nightwarrant/nightwarrant/keys/keyhost"
+)
+
+// hardware is a token behind a real socket.
+type hardware struct {
+	private *ecdsa.PrivateKey
+	secret  []byte
+	away    atomic.Bool
+}
+
+func (h *hardware) Describe() keyhost.Descriptor {
+	public, _ := h.private.PublicKey.Bytes()
+	return keyhost.Descriptor{PublicKey: public}
+}
+
+func (h *hardware) SignDigest(_ context.Context, digest [32]byte) (out [64]byte, err error) {
+	if h.away.Load() {
+		return out, &keyhost.Error{Code: keyhost.KeyBusy}
+	}
+	r, s, err := ecdsa.Sign(rand.Reader, h.private, digest[:])
+	if err == nil {
+		r.FillBytes(out[:32])
+		s.FillBytes(out[32:])
+	}
+	return out, err
+}
+
+func (h *hardware) MAC(_ context.Context, message []byte) (out [32]byte, err error) {
+	m := hmac.New(sha256.New, h.secret)
+	m.Write(message)
+	m.Sum(out[:0])
+	return out, nil
+}
+
+func (h *hardware) serve(t testing.TB) (socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	require.NoError(t, err)
+	s := &keyhost.Server{Keys: h, UIDs: []int{os.Getuid()}, Log: slog.New(slog.DiscardHandler),
+		Purposes: []string{keyhost.PurposeCapability, keyhost.PurposeReadiness, keyhost.PurposeReceipt, keyhost.PurposeChallenge}}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		assert.NoError(t, <-done)
+	})
+	return socket
+}
+
+// A replica signs with a key that it does not hold, closes while the token does not sign, and goes on when it does again.
+func TestServeSignsInAToken(t *testing.T) {
+	t.Parallel()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	h := &hardware{private: private, secret: []byte(rand.Text())}
+	socket := h.serve(t)
+	db := teststack.Database(t)
+	s := newSite(t, db.URL("nw_authority"))
+	place := []string{"--dir", filepath.Join(s.dir, "token"), "--identity-file", filepath.Join(s.dir, "identity")}
+	made := env{}.good(t, append([]string{"keys", "init", "--keyhost", socket}, place...)...)
+	env{}.run(t, append([]string{"keys", "register", "--database-url", db.URL("nw_operator")}, place...)...).bad(t, exitMisconfigured, "name the socket of its key host")
+	registered := env{}.good(t, append([]string{"keys", "register", "--keyhost", socket, "--database-url", db.URL("nw_operator")}, place...)...)
+	assert.Equal(t, made[strings.IndexByte(made, '\n'):], registered[strings.IndexByte(registered, '\n'):])
+
+	s.file = s.with(t, "/bundle,", "/token, host: {socket: "+socket+"},")
+	r := env{}.start(t, `"msg":"serving"`, "serve", "--config", s.file)
+	super := db.Pool(t, teststack.Superuser)
+	family := func(want string) {
+		t.Helper()
+		var got string
+		require.Eventually(t, func() bool {
+			err := super.QueryRow(t.Context(), `SELECT coalesce(string_agg(reason, ' '), '') FROM nw.readiness_reports WHERE family = 'signing'`).Scan(&got)
+			return err == nil && got == want
+		}, testWithin, 50*time.Millisecond, "%s", &got)
+	}
+	family("good")
+	h.away.Store(true)
+	family("material")
+	h.away.Store(false)
+	family("good")
+	assert.Equal(t, exitOK, r.end(), r.log)
+
+	text, err := os.ReadFile(s.file)
+	require.NoError(t, err)
+	for from, to := range map[string]string{socket: socket + "x", "/token,": "/bundle,", "{socket": "{user: nobody, socket"} {
+		bad := write(t, t.TempDir(), "authority.yaml", strings.Replace(string(text), from, to, 1))
+		env{}.run(t, "serve", "--config", bad).bad(t, exitMisconfigured, "key host")
+	}
+}
