@@ -45,6 +45,7 @@ type Config struct {
 	Directory  directory.Directory
 	Issuer     string        // our public origin, byte for byte; nonces of the authority are for it
 	Lease      time.Duration // MinLease to MaxLease
+	Pages      string        // public origin of people's pages; ours when empty
 	Log        *slog.Logger
 	Now        func() time.Time // stamps what is signed, paces refusals; decides nothing about authority
 }

@@ -39,7 +39,7 @@ func (a *Authority) Offers(ctx context.Context, m Actor, reference string) ([]ap
 	}
 	out := make([]api.Offer, len(rows))
 	for i, r := range rows {
-		out[i] = r.view(a.Now())
+		out[i] = a.view(r)
 	}
 	return out, nil
 }
@@ -83,7 +83,7 @@ func (a *Authority) Narrow(ctx context.Context, m Actor, reference string, c api
 		return api.Offer{}, explained(err, wrong)
 	}
 	row.variant, row.variantBody = digest, body
-	return row.view(a.Now()), nil
+	return a.view(row), nil
 }
 
 // explained says in a refusal which part of a choice was not offered. The
@@ -166,7 +166,7 @@ func (a *Authority) GiveConsent(ctx context.Context, m Actor, reference string, 
 	if err != nil {
 		return api.Consent{}, err
 	}
-	given.Task, given.Digest = encode(row.task), answer.Digest
+	given.Task, given.Digest, given.ReturnTo = encode(row.task), answer.Digest, a.returnTo(offer, row.back)
 	return given, nil
 }
 
@@ -199,6 +199,7 @@ type offerRow struct {
 	expires             time.Time
 	body, most, variant []byte
 	variantBody         []byte
+	product, back       []byte // of an offer that a product has started
 }
 
 func (r offerRow) widest() []byte {
@@ -218,7 +219,7 @@ func (r offerRow) document(digest []byte) []byte {
 }
 
 // view is what the member sees. The next fires are those of what was chosen last.
-func (r offerRow) view(now time.Time) api.Offer {
+func (a *Authority) view(r offerRow) api.Offer {
 	o := api.Offer{Offer: encode(r.ref), Task: encode(r.task), Digest: encode(r.digest), State: r.state, ExpiresAt: r.expires.UTC(), Document: r.body, Most: r.most}
 	shown := r.body
 	if r.variant != nil {
@@ -226,7 +227,13 @@ func (r offerRow) view(now time.Time) api.Offer {
 		o.Chosen = &api.Chosen{Digest: encode(r.variant), Document: shown}
 	}
 	if consent, err := document.ParseConsent(shown); err == nil {
-		o.NextFires = nextFires(consent, now)
+		o.NextFires = nextFires(consent, a.Now())
+	}
+	if r.product != nil {
+		o.Product = a.registry.now().name(r.product)
+	}
+	if r.state == "accepted" || r.state == "declined" {
+		o.ReturnTo = a.returnTo(r.ref, r.back)
 	}
 	return o
 }
@@ -256,9 +263,9 @@ func later(a, b time.Time) time.Time {
 
 func (a *Authority) offers(ctx context.Context, member [32]byte, offer []byte) ([]offerRow, error) {
 	return list(ctx, a, func(row pgx.CollectableRow) (r offerRow, err error) {
-		err = row.Scan(&r.ref, &r.task, &r.digest, &r.state, &r.expires, &r.body, &r.most, &r.variant, &r.variantBody)
+		err = row.Scan(&r.ref, &r.task, &r.digest, &r.state, &r.expires, &r.body, &r.most, &r.variant, &r.variantBody, &r.product, &r.back)
 		return r, err
-	}, `SELECT ref, task, digest, state, expires_at, body, most, variant, variant_body FROM nw.show_offers($1, $2)`, member[:], offer)
+	}, `SELECT ref, task, digest, state, expires_at, body, most, variant, variant_body, product, back FROM nw.show_offers($1, $2)`, member[:], offer)
 }
 
 func (a *Authority) keepChoice(ctx context.Context, m Actor, offer, digest, body []byte) error {

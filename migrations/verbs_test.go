@@ -17,7 +17,7 @@ import (
 )
 
 // gated are the verbs that nothing passes while the gate is closed. Each is one admission (design.md §3).
-var gated = []string{"claim", "renew", "mint", "admit", "plan", "rezone", "take_outbox", "give_consent", "narrow", "apply", "approve"}
+var gated = []string{"claim", "renew", "mint", "admit", "plan", "rezone", "take_outbox", "give_consent", "narrow", "offer_task", "apply", "approve"}
 
 // possible is everything else that a process role may call: what stays possible while closed (design.md §3), each for its reason.
 var possible = map[string]string{
@@ -29,6 +29,8 @@ var possible = map[string]string{
 	// Less is always possible.
 	"audit_health": "a probe for reports", "board": "reading", "require": "adds to what is required, and closes",
 	"gate_close": "close", "gate_release": "ends a hold and opens nothing", "gate_standby": "opens nothing", "revoke": "revoke", "cut_off": "revoke", "cut_off_many": "revoke", "withdraw": "revoke", "retire": "revoke", "decline": "deny", "deny": "deny", "depart": "revoke", "record_finding": "finding",
+	// Of a product, which can end what it has asked for.
+	"product_revoke": "revoke", "product_withdraw": "revoke", "product_offer": "reading", "product_consent": "reading",
 	// A close must not make finished work ambiguous (P16).
 	"settle_effect": "settle effect", "unsettled": "unsettled", "settle_run": "settle run", "effect_for_holder": "status",
 	// Time passes while closed.

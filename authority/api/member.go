@@ -27,6 +27,8 @@ type Offer struct {
 	Document  json.RawMessage `json:"document"`       // the canonical consent document
 	Most      json.RawMessage `json:"most,omitempty"` // the widest that can be chosen, where that is more: with every optional grant
 	Chosen    *Chosen         `json:"chosen,omitempty"`
+	Product   string          `json:"product,omitempty"`   // that asks, by its registered name; none: an operator does
+	ReturnTo  string          `json:"return_to,omitempty"` // the link back to it, once the offer is answered
 	NextFires []time.Time     `json:"next_fires,omitempty"`
 }
 
@@ -79,6 +81,7 @@ type Consent struct {
 	ActivationEpoch int64     `json:"activation_epoch"`
 	GivenAt         time.Time `json:"given_at"`
 	ExpiresAt       time.Time `json:"expires_at"`
+	ReturnTo        string    `json:"return_to,omitempty"` // the link back to the product that asked
 }
 
 // Task is one of a member's tasks.

@@ -115,6 +115,7 @@ const (
 	OfferChanged      Code = "offer_changed"
 	OfferEnded        Code = "offer_ended"
 	NotOffered        Code = "not_offered"
+	TooManyOffers     Code = "too_many_offers"
 	Retired           Code = "retired"
 )
 
@@ -207,6 +208,7 @@ var refusals = map[Code]refusal{
 	RevisionStale:     {409, "invalid_request", Never, 0, "A later revision exists; read it and decide again."},
 	OfferChanged:      {409, "invalid_request", Never, 0, "The offer is not the one that was shown; read it again and decide on that."},
 	OfferEnded:        {410, "invalid_request", Never, 0, "This offer has been answered, replaced or has expired."},
+	TooManyOffers:     {429, "temporarily_unavailable", After, time.Minute, "This product asks as many people, or this one as often, as it may; wait for answers or withdraw an offer."},
 	NotOffered:        {409, "invalid_request", Never, 0, "This is not what was offered, or less; nothing was changed, choose again."},
 	Retired:           {409, "invalid_request", Never, 0, "Something that this names has been retired."},
 }

@@ -245,22 +245,3 @@ func (r *Reporter) Validate() error {
 		ownFamilies("families", r.Families, 1),
 	)
 }
-
-// Product is the component of an application whose tasks run. It may also
-// report families.
-type Product struct {
-	Header
-	Title    string   `json:"title"`
-	Profile  string   `json:"profile"`
-	Families []string `json:"families,omitempty"`
-}
-
-// Validate checks the product by itself.
-func (p *Product) Validate() error {
-	return first(
-		p.check(KindProduct),
-		title("title", p.Title),
-		name("profile", p.Profile),
-		ownFamilies("families", p.Families, 0),
-	)
-}

@@ -128,6 +128,9 @@ func New(cfg Config) (*Envelopes, error) {
 	return &Envelopes{cfg: cfg, expect: expect}, nil
 }
 
+// Issuer is the one issuer of envelopes.
+func (e *Envelopes) Issuer() string { return e.cfg.Issuer }
+
 // FromEnvelope returns whom a platform envelope names. Every error is a
 // *Refusal, and with it comes nobody.
 func (e *Envelopes) FromEnvelope(ctx context.Context, token string) (Principal, error) {

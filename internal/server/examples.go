@@ -35,6 +35,8 @@ var (
 		ExpiresAt: aDay.Add(time.Hour), Effect: json.RawMessage(`{"action":"row.delete","guard":"https://guards.example/ledger","parameters":{"key":{"id":7},"table":"entries"},"resource":"table:entries"}`)}
 	anAmbiguousEffect = api.AmbiguousEffect{Effect: aReference, Run: aReference, Task: aReference, Guard: "https://guards.example/payments", Action: "refund.create",
 		Resource: "https://api.payments.example/refunds", AdmittedAt: aDay, SentAt: &aDay, Answered: api.AnsweredTimeout}
+	aStart = api.StartOffer{For: api.Person{Subject: "a8f5f167"}, Details: []json.RawMessage{json.RawMessage(`{"type":"urn:nightwarrant:task","identifier":"close-the-day-4711"}`)},
+		ReturnURI: "https://books.example/nightwarrant/back", State: "xyzzy"}
 	aFinding         = api.Finding{Effect: aReference, Finding: "did_not"}
 	anApplied        = api.Applied{Documents: []api.AppliedDocument{{Kind: "Client", Name: "books", Revision: 1, Result: "entered"}}}
 	aRetireRequest   = api.RetireRequest{Kind: "WorkloadRole", Name: "bookkeeper", Revision: 2}

@@ -50,7 +50,7 @@ func (s *Server) memberOffers() {
 		func(ctx context.Context, m authority.Actor, ref string) (api.Offer, error) {
 			return first(s.authority.Offers(ctx, m, ref))
 		})
-	personal(s, member("POST", api.PathOffers+"/{reference}/narrow", "narrowOffer", "Allow less: keep a choice of the offer, to be shown before the yes", aChoice, anOffer, api.NotOffered, api.OfferEnded),
+	personal(s, gated(member("POST", api.PathOffers+"/{reference}/narrow", "narrowOffer", "Allow less: keep a choice of the offer, to be shown before the yes", aChoice, anOffer, api.NotOffered, api.OfferEnded)),
 		func(ctx context.Context, m authority.Actor, in *With[api.Choice]) (api.Offer, error) {
 			return s.authority.Narrow(ctx, m, in.Reference, in.Body)
 		})

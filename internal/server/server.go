@@ -55,6 +55,7 @@ func New(a *authority.Authority, gate *readiness.Gate, log *slog.Logger) *Server
 	s.workloads()
 	s.members()
 	s.operators()
+	s.products()
 	return s
 }
 

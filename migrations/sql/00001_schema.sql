@@ -59,7 +59,7 @@ CREATE DOMAIN nw.verdict AS text CHECK (VALUE IN (
   'unknown_run', 'run_ended', 'held', 'lease_lost', 'fence_stale', 'deadline_passed', 'authority_changed', 'readiness_changed', 'consent_ended',
   'lane_uncertain', 'effects_in_flight', 'not_granted', 'approval_unavailable', 'approval_required', 'approval_denied', 'decision_changed', 'decision_ended', 'limit_reached', 'loop_detected', 'effect_ambiguous', 'effect_in_flight', 'effect_key_conflict',
   'effect_repeated', 'effect_lapsed', 'effect_mismatch', 'effect_already_admitted', 'effect_settled', 'attempt_mismatch', 'wrong_guard', 'too_late', 'credential_unavailable',
-  'boot_superseded', 'report_stale', 'unknown_family', 'invalid_document', 'revision_immutable', 'revision_stale', 'offer_changed', 'offer_ended', 'not_offered', 'retired'));
+  'boot_superseded', 'report_stale', 'unknown_family', 'invalid_document', 'revision_immutable', 'revision_stale', 'offer_changed', 'offer_ended', 'not_offered', 'too_many_offers', 'retired'));
 
 -- Everything that can be audited.
 CREATE DOMAIN nw.verb AS text CHECK (VALUE IN (
@@ -87,7 +87,7 @@ CREATE DOMAIN nw.digests AS bytea[] CHECK (VALUE IS NULL OR nw.are_digests(VALUE
 -- One of the two tables that may hold text from outside: what operators wrote and what members agreed to, as canonical bytes.
 CREATE TABLE nw.documents (
   digest     bytea PRIMARY KEY CHECK (octet_length(digest) = 32),
-  kind       text NOT NULL CHECK (kind IN ('attestation_profile', 'client', 'guard', 'reporter', 'product', 'workload_role', 'policy', 'task', 'consent', 'requirement')),
+  kind       text NOT NULL CHECK (kind IN ('attestation_profile', 'client', 'guard', 'reporter', 'product', 'workload_role', 'policy', 'task', 'consent', 'requirement', 'return')),
   body       bytea NOT NULL CHECK (octet_length(body) BETWEEN 2 AND 65536),
   created_at timestamptz NOT NULL DEFAULT clock_timestamp());
 SELECT nw.classify('documents', 'digest digest, kind state, body document, created_at time');
@@ -166,9 +166,10 @@ CREATE TABLE nw.tasks (
   ref       bytea NOT NULL UNIQUE CHECK (octet_length(ref) = 16),
   name      bytea NOT NULL UNIQUE CHECK (octet_length(name) = 32),
   client_id bigint NOT NULL REFERENCES nw.registry,
+  product_id bigint REFERENCES nw.components, -- that entered it; none: an operator did
   owner     bytea NOT NULL CHECK (octet_length(owner) = 32));
 CREATE INDEX tasks_owner ON nw.tasks (owner, id);
-SELECT nw.classify('tasks', 'id number, ref reference, name digest, client_id number, owner reference');
+SELECT nw.classify('tasks', 'id number, ref reference, name digest, client_id number, product_id number, owner reference');
 
 CREATE TABLE nw.task_revisions (
   task_id   bigint NOT NULL REFERENCES nw.tasks,
@@ -188,12 +189,17 @@ CREATE TABLE nw.offers (
   digest        bytea NOT NULL REFERENCES nw.documents, -- what a plain yes gives: nothing optional
   most          bytea REFERENCES nw.documents,          -- what may be chosen from, where that is more
   variant       bytea REFERENCES nw.documents,          -- what the member has chosen of it last
+  product_id    bigint REFERENCES nw.components,        -- that asks; none: an operator does
+  back          bytea REFERENCES nw.documents,          -- where the answer returns to, with the product's own state
   state         text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'accepted', 'declined', 'replaced')),
   expires_at    timestamptz NOT NULL,
+  CHECK ((product_id IS NULL) = (back IS NULL)),
   FOREIGN KEY (task_id, task_revision) REFERENCES nw.task_revisions);
+CREATE INDEX offers_waiting ON nw.offers (product_id, expires_at) WHERE state = 'open' AND product_id IS NOT NULL;
+CREATE INDEX offers_asked ON nw.offers (product_id, member, expires_at) WHERE product_id IS NOT NULL;
 CREATE UNIQUE INDEX offers_one_open ON nw.offers (task_id) WHERE state = 'open';
 CREATE INDEX offers_member ON nw.offers (member, id);
-SELECT nw.classify('offers', 'id number, ref reference, task_id number, task_revision number, member reference, digest digest, most digest, variant digest, state state, expires_at time');
+SELECT nw.classify('offers', 'id number, ref reference, task_id number, task_revision number, member reference, digest digest, most digest, variant digest, product_id number, back digest, state state, expires_at time');
 
 CREATE TABLE nw.consents (
   id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

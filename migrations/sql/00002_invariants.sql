@@ -87,7 +87,7 @@ CREATE TRIGGER ledgers_rise BEFORE UPDATE ON nw.ledgers FOR EACH ROW
   WHEN (NEW.day < OLD.day OR NEW.month < OLD.month OR NEW.holder <> OLD.holder OR NEW.unit <> OLD.unit)
   EXECUTE FUNCTION nw.refuse_change('the days of a ledger only rise');
 CREATE TRIGGER offers_end BEFORE UPDATE ON nw.offers FOR EACH ROW
-  WHEN (OLD.state <> 'open' OR NEW.digest <> OLD.digest OR NEW.most IS DISTINCT FROM OLD.most OR NEW.member <> OLD.member OR NEW.expires_at <> OLD.expires_at)
+  WHEN (OLD.state <> 'open' OR NEW.digest <> OLD.digest OR NEW.most IS DISTINCT FROM OLD.most OR NEW.product_id IS DISTINCT FROM OLD.product_id OR NEW.back IS DISTINCT FROM OLD.back OR NEW.member <> OLD.member OR NEW.expires_at <> OLD.expires_at)
   EXECUTE FUNCTION nw.refuse_change('an offer is answered once');
 CREATE TRIGGER registry_retires BEFORE UPDATE ON nw.registry FOR EACH ROW
   WHEN (OLD.state = 'retired' OR NEW.document <> OLD.document OR NEW.name <> OLD.name OR NEW.revision <> OLD.revision OR NEW.kind <> OLD.kind)

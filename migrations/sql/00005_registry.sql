@@ -94,7 +94,7 @@ BEGIN
   END IF;
   IF k.id IS NULL THEN
     PERFORM nw.keep(dg, 'task', decode(i->>'body', 'hex'));
-    INSERT INTO tasks (ref, name, client_id, owner) VALUES (decode(i->>'ref', 'hex'), decode(i->>'name', 'hex'), client, decode(i->>'owner', 'hex')) RETURNING * INTO STRICT k;
+    INSERT INTO tasks (ref, name, client_id, product_id, owner) VALUES (decode(i->>'ref', 'hex'), decode(i->>'name', 'hex'), client, (i->>'product')::bigint, decode(i->>'owner', 'hex')) RETURNING * INTO STRICT k;
     INSERT INTO task_revisions VALUES (k.id, rv, dg, role, policy);
     INSERT INTO lanes (task_id, task_revision) VALUES (k.id, rv);
   ELSE
@@ -118,8 +118,9 @@ BEGIN
   END IF;
   PERFORM nw.keep(decode(i->>'offer_digest', 'hex'), 'consent', decode(i->>'offer_body', 'hex'));
   IF i->>'most_digest' IS NOT NULL THEN PERFORM nw.keep(decode(i->>'most_digest', 'hex'), 'consent', decode(i->>'most_body', 'hex')); END IF;
-  INSERT INTO offers (ref, task_id, task_revision, member, digest, most, expires_at)
-    VALUES (decode(i->>'offer', 'hex'), k.id, rv, k.owner, decode(i->>'offer_digest', 'hex'), decode(i->>'most_digest', 'hex'), clock_timestamp() + interval '7 days');
+  INSERT INTO offers (ref, task_id, task_revision, member, digest, most, product_id, back, expires_at)
+    VALUES (decode(i->>'offer', 'hex'), k.id, rv, k.owner, decode(i->>'offer_digest', 'hex'), decode(i->>'most_digest', 'hex'), (i->>'product')::bigint, decode(i->>'back', 'hex'),
+            clock_timestamp() + interval '7 days');
   PERFORM nw.note('offer', 'ok', k.id, NULL, NULL, json_build_object('offer', i->>'offer', 'digest', i->>'offer_digest', 'revision', rv));
   RETURN 'entered';
 END $$;
@@ -410,12 +411,13 @@ END $$;
 -- Reading. Scope lives in the query (B2): each takes the member, and what it may not see is not in the answer.
 
 -- +goose StatementBegin
-CREATE FUNCTION nw.show_offers(p_member bytea, p_offer bytea) RETURNS TABLE (ref bytea, task bytea, digest bytea, state text, expires_at timestamptz, body bytea, most bytea, variant bytea, variant_body bytea)
+CREATE FUNCTION nw.show_offers(p_member bytea, p_offer bytea) RETURNS TABLE (ref bytea, task bytea, digest bytea, state text, expires_at timestamptz, body bytea, most bytea, variant bytea, variant_body bytea,
+  product bytea, back bytea)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 BEGIN
-  RETURN QUERY SELECT o.ref, k.ref, o.digest, CASE WHEN o.state = 'open' AND o.expires_at <= clock_timestamp() THEN 'expired' ELSE o.state END, o.expires_at, d.body, m.body, o.variant, v.body
+  RETURN QUERY SELECT o.ref, k.ref, o.digest, CASE WHEN o.state = 'open' AND o.expires_at <= clock_timestamp() THEN 'expired' ELSE o.state END, o.expires_at, d.body, m.body, o.variant, v.body, g.name, b.body
     FROM offers o JOIN tasks k ON k.id = o.task_id JOIN documents d ON d.digest = o.digest
-    LEFT JOIN documents m ON m.digest = o.most LEFT JOIN documents v ON v.digest = o.variant
+    LEFT JOIN documents m ON m.digest = o.most LEFT JOIN documents v ON v.digest = o.variant LEFT JOIN registry g ON g.id = o.product_id LEFT JOIN documents b ON b.digest = o.back
    WHERE o.member = p_member AND (p_offer IS NULL OR o.ref = p_offer) ORDER BY o.id DESC LIMIT 100;
 END $$;
 -- +goose StatementEnd

@@ -40,7 +40,7 @@ func TestPlantedWithoutTheGate(t *testing.T) {
 		return bug{verb, "d := nw.admitting();", "SELECT * INTO d FROM nw.readiness_decision;"}
 	}
 	verbs := map[string][]bug{
-		"claim": nil, "renew": nil, "plan": nil, "rezone": nil, "take_outbox": nil, "give_consent": nil, "narrow": nil, "apply": nil, "approve": nil,
+		"claim": nil, "renew": nil, "plan": nil, "rezone": nil, "take_outbox": nil, "give_consent": nil, "narrow": nil, "offer_task": nil, "apply": nil, "approve": nil,
 		// Epochs and the time to apply would have caught these too.
 		"mint":  {{"mint", "WHEN d.epoch <> p_readiness OR d.epoch <> r.readiness_epoch THEN 'readiness_changed'", ""}},
 		"admit": {{"admit", "WHEN d.epoch <> p_readiness OR d.epoch <> e.readiness_epoch THEN 'readiness_changed'", ""}, {"admit", "r.deadline, d.valid_until)", "r.deadline)"}},
