@@ -52,7 +52,7 @@ func (v *visit) operate(s sheet, here string, zone *time.Location) error {
 	for _, p := range [][2]string{{"", "Readiness"}, {"/tasks", "All tasks"}, {"/stranded", "Stranded"}, {"/registry/clients", "Registry"}, {"/requirements", "Requirements"}, {"/cut-off", "Cut off"}, {"/audit", "Audit"}} {
 		o.Pages = append(o.Pages, nav{pathOperate + p[0], p[1], p[0] == here})
 	}
-	s.Here, s.Operates, s.Main = "operate", true, operated{o, s.Main}
+	s.Here, s.Main = "operate", operated{o, s.Main}
 	return v.show(s, zone)
 }
 

@@ -36,7 +36,7 @@ type operatedTaskPage struct {
 	Rhythm       string
 	State        state
 	Until        moment
-	Epoch        int64
+	NextEpoch    int64
 	Scope        *stopping
 	CutOff, End  confirmation
 	Ended        *ended
@@ -54,7 +54,7 @@ func (v *visit) operatedTask(asked string) error {
 	}
 	d := taskOf(t.Document)
 	zone := v.in(d.Schedule)
-	p := operatedTaskPage{Task: t.Task.Task, Client: d.Client, Title: theirs(d.Client, d.Title), Rhythm: rhythm(d.Schedule), State: state{"no", "Not allowed", "calm"}, Epoch: t.ActivationEpoch,
+	p := operatedTaskPage{Task: t.Task.Task, Client: d.Client, Title: theirs(d.Client, d.Title), Rhythm: rhythm(d.Schedule), State: state{"no", "Not allowed", "calm"}, NextEpoch: t.ActivationEpoch + 1,
 		Ended: v.endedOf(t, zone), Rests: restsOf(t), Document: data("an operator", t.Document)}
 	if t.Consented {
 		p.State = state{"yes", "Allowed", "good"}

@@ -30,6 +30,9 @@ func TestWhoSeesOperatorsPages(t *testing.T) {
 		assert.NotContains(t, strings.ReplaceAll(a.Body, `action="/logout"`, ""), `method="post"`, path)
 		assert.Equal(t, http.StatusOK, s.visitor(authoritytest.OperatorName).get(path).Status, path)
 	}
+	for name, sees := range map[string]bool{authoritytest.MemberName: false, authoritytest.AuditorName: true, authoritytest.OperatorName: true} {
+		assert.Equal(t, sees, strings.Contains(s.visitor(name).get("/").Body, `href="/operate"`), "%s sees the way there", name)
+	}
 	assert.Contains(t, s.visitor(authoritytest.OperatorName).get("/operate/tasks/"+task).Body, "Cut this task off")
 	assert.Contains(t, s.visitor(authoritytest.OperatorName).get("/operate/cut-off").Body, "Cut everything off")
 	for _, path := range []string{"/operate/registry/secrets", "/operate/registry/roles/nobody", "/operate/tasks/" + strings.Repeat("A", 22)} {
@@ -94,7 +97,7 @@ func TestManyAreCutOff(t *testing.T) {
 	op := s.visitor(authoritytest.OperatorName)
 	page := op.get("/operate/cut-off?client=books")
 	assert.Contains(t, page.Body, "One client: books")
-	assert.Contains(t, page.Body, "1 task with a consent")
+	assert.Contains(t, page.Body, "1 task, whose epoch advances")
 	assert.Equal(t, http.StatusBadRequest, op.post("/operate/cut-off", "word", "everything", "client", "books").Status, "the word for a client is its name")
 	assert.Equal(t, http.StatusBadRequest, op.post("/operate/cut-off", "word", "books", "client", "").Status)
 	require.Equal(t, http.StatusSeeOther, op.post("/operate/cut-off", "word", "books", "client", "books").Status)

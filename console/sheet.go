@@ -116,6 +116,9 @@ func (v *visit) show(s sheet, zone *time.Location) error {
 	if !s.Outside {
 		s.Session = v.session()
 		_, s.Leaves = v.c.Door.(Porter)
+		if m, err := v.actor(); err == nil {
+			s.Operates = m.Auditor()
+		}
 	}
 	var out bytes.Buffer
 	if err := v.c.sheets.pages[s.Name].ExecuteTemplate(&out, "frame.html", s); err != nil {
