@@ -36,6 +36,7 @@ test: export PATH := $(CURDIR)/build/node/bin:$(PATH)
 test:
 	@scripts/ensure-postgres.sh
 	@scripts/ensure-cc.sh
+	@scripts/ensure-chromium.sh
 	@scripts/ensure-softhsm.sh
 	@scripts/ensure-node.sh
 	$(GO) run $(GOTESTSUM) --format pkgname-and-test-fails -- $(TESTFLAGS) ./...

@@ -178,7 +178,7 @@ func (v *visitor) form(path string, fields ...string) *http.Request {
 }
 
 // field is the value of a hidden field of a page.
-func field(t *testing.T, page, name string) string {
+func field(t testing.TB, page, name string) string {
 	t.Helper()
 	_, rest, ok := strings.Cut(page, `name="`+name+`" value="`)
 	require.True(t, ok, "the page has no field %s", name)
@@ -187,7 +187,7 @@ func field(t *testing.T, page, name string) string {
 }
 
 // link is the first address of a page that begins so.
-func link(t *testing.T, page, prefix string) string {
+func link(t testing.TB, page, prefix string) string {
 	t.Helper()
 	_, rest, ok := strings.Cut(page, `href="`+prefix)
 	require.True(t, ok, "the page has no link to %s", prefix)

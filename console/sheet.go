@@ -11,6 +11,7 @@ import (
 	"math"
 	"net/http"
 	"path"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -56,7 +57,7 @@ func parseSheets() (s sheets, err error) {
 	if err != nil {
 		return s, err
 	}
-	frame, err := template.New("frame.html").Funcs(template.FuncMap{"file": func(name string) string { return links[name] }, "nav": navOf, "many": func(n int, thing string) string { return count(int64(n), thing) }}).
+	frame, err := template.New("frame.html").Funcs(template.FuncMap{"file": func(name string) string { return links[name] }, "nav": navOf, "many": many}).
 		ParseFS(files, "templates/frame.html", "templates/parts.html", "templates/terms.html")
 	if err != nil {
 		return s, err
@@ -169,7 +170,7 @@ var sayings = map[string]func(a, b int64) string{
 	"denied": func(int64, int64) string {
 		return "You said no. The run goes on without it or ends, and does not count as a success."
 	},
-	"zone":    func(int64, int64) string { return "Saved in this browser." },
+	"saved":   func(int64, int64) string { return "Saved." },
 	"finding": func(int64, int64) string { return "Recorded. Nothing is repeated by it." },
 	"cut-off": func(ms, _ int64) string {
 		return fmt.Sprintf("Cut off, and committed %d ms after the click. What was granted before is dead; the consent stands, and the next time fires.", ms)
@@ -181,6 +182,9 @@ var sayings = map[string]func(a, b int64) string{
 		return "Cut off, and committed: " + count(tasks, "task") + ", " + count(runs, "open run") + ". What was granted before is dead; consents stand, and the next times fire."
 	},
 }
+
+// many counts things, whatever kind of integer their number is.
+func many(n any, thing string) string { return count(reflect.ValueOf(n).Int(), thing) }
 
 // nav is one entry of the navigation.
 type nav struct {

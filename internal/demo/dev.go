@@ -85,10 +85,11 @@ func (s *Stack) offerOnce(ctx context.Context) error {
 // printNext prints what to try.
 func (s *Stack) printNext(out io.Writer) {
 	_, _ = fmt.Fprintf(out, `
-The authority is at %[1]s, the guard at %[2]s.
+The pages are at %[1]s: open them in a browser and sign in as %[8]s, the member, or as %[9]s, the operator.
+The authority is at the same address, the guard at %[2]s.
 Logs are in %[3]s; everything else is beside them and is there again next time.
 
-Be the member:
+Be the member, with commands:
   export NIGHTWARRANT_AUTHORITY=%[1]s
   export NIGHTWARRANT_ENVELOPE_FILE=%[4]s NIGHTWARRANT_KEY_FILE=%[4]s.key
   %[5]s offer list                      # what you are asked
@@ -104,5 +105,5 @@ Be the operator, in another shell:
   %[5]s gate release --database-url-file %[7]s
 
 Stop with Ctrl-C.
-`, s.Origin(), s.GuardURI(), s.path("logs"), s.path("people", "member"), s.binary, s.path("people", "operator"), s.path("config", "operator.url"))
+`, s.Origin(), s.GuardURI(), s.path("logs"), s.path("people", "member"), s.binary, s.path("people", "operator"), s.path("config", "operator.url"), member, operator)
 }

@@ -1,0 +1,237 @@
+package console_test
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// axe is axe-core, as it comes (testdata/axe).
+//
+//go:embed testdata/axe/axe.min.js
+var axe string
+
+// browserWithin is longer than any machine needs for one story.
+const browserWithin = 3 * time.Minute
+
+// browser is a window of Chromium. What its console says against a page fails the test.
+type browser struct {
+	t   testing.TB
+	ctx context.Context
+	url string
+
+	lock sync.Mutex
+	bad  []string
+}
+
+// chromium finds the browser; without one the test is skipped, but not in CI.
+func chromium(t testing.TB) string {
+	t.Helper()
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatal("Chromium is missing: scripts/ensure-chromium.sh installs it")
+	}
+	t.Skip("Chromium is missing: scripts/ensure-chromium.sh installs it; nothing about the pages was tested in a browser")
+	return ""
+}
+
+// window opens a browser on a site, as somebody where a name is given.
+func (s *site) window(name string) *browser {
+	s.T.Helper()
+	b := open(s.T, s.URL)
+	if name != "" {
+		b.do(send(network.SetCookie, network.SetCookieParams{Name: cookieWho, Value: name, URL: s.URL}))
+	}
+	return b
+}
+
+// open starts a browser of its own and watches what it says against the pages.
+func open(t testing.TB, url string) *browser {
+	t.Helper()
+	outer, stop := context.WithTimeout(context.WithoutCancel(t.Context()), browserWithin)
+	ctx, _ := chromedp.NewContext(outer, chromedp.WithAllocatorOptions(chromedp.ExecPath(chromium(t)), chromedp.NoSandbox, chromedp.WindowSize(1100, 900),
+		chromedp.Flag("disable-dev-shm-usage", true), chromedp.WSURLReadTimeout(time.Minute)))
+	b := &browser{t: t, ctx: ctx, url: url}
+	t.Cleanup(func() {
+		assert.NoError(t, chromedp.Cancel(ctx))
+		stop()
+	})
+	require.NoError(t, chromedp.Listen(ctx, b.hear))
+	return b
+}
+
+// send is a command of the browser's protocol as an action.
+func send[P, R any](command cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, command, params)
+		return err
+	})
+}
+
+// hear keeps what is said against a page: errors of scripts, and whatever the policy of content refuses.
+func (b *browser) hear(event any) {
+	said := ""
+	switch e := event.(type) {
+	case *log.EventEntryAdded:
+		if e.Entry.Level == log.EntryLevelError || strings.Contains(e.Entry.Text, "Content Security Policy") {
+			said = fmt.Sprintf("%s: %s (%s)", e.Entry.Source, e.Entry.Text, e.Entry.URL)
+		}
+	case *runtime.EventExceptionThrown:
+		said = e.ExceptionDetails.Text + " " + e.ExceptionDetails.URL
+	}
+	if said != "" && !strings.Contains(said, "the server responded with a status of") { // refusals are pages too
+		b.lock.Lock()
+		defer b.lock.Unlock()
+		b.bad = append(b.bad, said)
+	}
+}
+
+// quiet fails the test when anything was said against a page.
+func (b *browser) quiet() {
+	b.t.Helper()
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	assert.Empty(b.t, b.bad)
+}
+
+func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	require.NoError(b.t, chromedp.Do(b.ctx, actions...))
+}
+
+func ask[T any](b *browser, a chromedp.Action[T]) T {
+	b.t.Helper()
+	v, err := chromedp.Run(b.ctx, a)
+	require.NoError(b.t, err)
+	return v
+}
+
+// visit goes to a page and waits until it is there.
+func (b *browser) visit(path string) {
+	b.t.Helper()
+	b.do(chromedp.Navigate(b.url+path), chromedp.WaitReady("main"))
+}
+
+// press clicks on what a path (XPath) finds and waits for the page that comes.
+func (b *browser) press(path string) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, 30*time.Second)
+	defer cancel()
+	_, err := chromedp.RunResponse(ctx, chromedp.Click(chromedp.Search(path)))
+	require.NoError(b.t, err, path)
+	b.do(chromedp.WaitReady("main"))
+}
+
+// button presses the button that begins with some words, and link follows such a link.
+func (b *browser) button(text string) {
+	b.t.Helper()
+	b.press("//button[starts-with(normalize-space(.), '" + text + "')]")
+}
+
+func (b *browser) link(text string) {
+	b.t.Helper()
+	b.press("//main//a[starts-with(normalize-space(.), '" + text + "')]")
+}
+
+// text is what a person reads on the page.
+func (b *browser) text() string { b.t.Helper(); return ask(b, chromedp.Text("main")) }
+
+// where is the path of the page.
+func (b *browser) where() string {
+	b.t.Helper()
+	return strings.TrimPrefix(ask(b, chromedp.Location()), b.url)
+}
+
+// until loads a page until it says something.
+func (b *browser) until(path, says string) {
+	b.t.Helper()
+	for began := time.Now(); ; {
+		b.visit(path)
+		if strings.Contains(b.text(), says) {
+			return
+		}
+		require.Less(b.t, time.Since(began), time.Minute, "%s never says %q, but %s", path, says, b.text())
+	}
+}
+
+// narrow makes the window 320 px wide, as a small phone or a page at 400 %.
+func narrow() chromedp.Action[chromedp.Void] { return chromedp.EmulateViewport(320, 640) }
+
+// dark asks for dark pages.
+func dark() chromedp.Action[chromedp.Void] {
+	return send(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}})
+}
+
+// printed shows the page as it is printed.
+func printed() chromedp.Action[chromedp.Void] {
+	return send(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Media: "print"})
+}
+
+// screened ends what printed and dark began.
+func screened() chromedp.Action[chromedp.Void] {
+	return send(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{})
+}
+
+// withoutScript turns JavaScript off.
+func withoutScript() chromedp.Action[chromedp.Void] {
+	return send(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+}
+
+// shot keeps a picture of the whole page.
+func (b *browser) shot(name string) {
+	b.t.Helper()
+	png := ask(b, chromedp.FullScreenshot(100))
+	dir := filepath.Join("..", "build", "screens")
+	require.NoError(b.t, os.MkdirAll(dir, 0o755))                                   //nolint:gosec // pictures of made-up data
+	require.NoError(b.t, os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644)) //nolint:gosec // as above
+}
+
+// sound keeps a picture of the page, holds it against WCAG 2.2 AA as far as a
+// program can, and looks for what is wider than the window.
+func (b *browser) sound(name string) {
+	b.t.Helper()
+	b.shot(name)
+	assert.Empty(b.t, b.violations(), name)
+	assert.LessOrEqual(b.t, ask(b, chromedp.Evaluate[int](`document.documentElement.scrollWidth - document.documentElement.clientWidth`)), 0, "%s is wider than the window", name)
+}
+
+// weight is how many bytes a page and all that it loads have, as they come.
+func (b *browser) weight() int {
+	b.t.Helper()
+	return ask(b, chromedp.Evaluate[int](`performance.getEntriesByType("navigation").concat(performance.getEntriesByType("resource").filter(e => e.initiatorType != "fetch"))
+		.reduce((n, e) => n + e.decodedBodySize, 0)`))
+}
+
+// violations are what axe-core finds.
+func (b *browser) violations() (found []string) {
+	b.t.Helper()
+	b.do(chromedp.Evaluate[chromedp.Void](axe + ";0"))
+	text := ask(b, chromedp.Evaluate[string](`axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}).then(r =>
+		JSON.stringify(r.violations.map(v => v.id + ": " + v.help + " — " + v.nodes.map(n => n.html + " " + n.failureSummary).join("; "))))`, chromedp.EvalAwaitPromise))
+	require.NoError(b.t, json.Unmarshal([]byte(text), &found))
+	return found
+}
+
+// keys presses keys, as somebody without a mouse does.
+func (b *browser) keys(keys string) { b.t.Helper(); b.do(chromedp.KeyEvent(keys)) }

@@ -1,0 +1,82 @@
+package console_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/internal/authoritytest"
+)
+
+// full is a site on which every page has something to show; it returns the pages by the names of their pictures.
+func (s *site) full() map[string]string {
+	s.T.Helper()
+	task := s.busy()
+	w := s.Claim(s.Plan(task))
+	asked := w.MintDetail("tidy", api.Detail{Type: api.DetailTypeEffect, Actions: []string{"row.delete"}, Locations: []string{authoritytest.GuardURI}, Identifier: "table:entries",
+		Parameters: []byte(`{"key":{"memo":"` + strings.Repeat("wood", 40) + "\u202e" + `"},"table":"entries"}`)})
+	require.Equal(s.T, api.ApprovalRequired, s.Send(s.Form(w.Key, asked)).Problem().Code)
+	weekly := strings.NewReplacer("Close the day", "Write the weekly repоrt of "+strings.Repeat("Donaudampf", 7), "every_s: 1, anchor: \"2026-01-01T00:00:00Z\", zone: UTC",
+		"cron: \"30 2 * * 1\", zone: Europe/Berlin").Replace(optional(s.Task("weekly-report")))
+	s.Apply(weekly)
+	me := s.visitor(authoritytest.MemberName)
+	offer := link(s.T, me.get("/").Body, "/offers/")
+	digest := field(s.T, me.get(offer).Body, "digest")
+	require.Equal(s.T, 303, me.post(offer+"/less", "digest", digest, "grant", "1", "effects", "2", "until", "", "dial", "", "silence", "wait").Status)
+	acting := me.get("/acting").Body
+	return map[string]string{"tasks": "/", "task": "/tasks/" + task, "offer": offer, "less": offer + "/less", "review": offer + "/review", "receipt": link(s.T, acting, "/receipts/"),
+		"decisions": "/decisions", "decision": link(s.T, me.get("/decisions").Body, "/decisions/"), "runs": "/runs", "run": link(s.T, me.get("/tasks/" + task).Body[strings.Index(me.get("/tasks/"+task).Body, `id="runs"`):], "/runs/"),
+		"ambiguous": "/ambiguous", "acting": "/acting", "settings": "/settings", "nothing": "/nothing"}
+}
+
+// Every page holds to WCAG 2.2 AA as far as axe-core knows, is no wider than 320 px when the window is, weighs under 100 kB
+// with all that it loads, and its policy has nothing to refuse. Pictures of all are in build/screens.
+func TestEveryPageIsAccessible(t *testing.T) {
+	t.Parallel()
+	chromium(t)
+	s := newSite(t)
+	pages := s.full()
+	require.GreaterOrEqual(t, len(pages), 10)
+	b := s.window(authoritytest.MemberName)
+	for name, path := range pages {
+		b.visit(path)
+		b.sound(name)
+		assert.Less(t, b.weight(), 100<<10, name)
+	}
+	b.do(dark(), narrow())
+	for name, path := range pages {
+		b.visit(path)
+		b.sound(name + "-dark-narrow")
+	}
+	b.quiet()
+	assert.Zero(t, s.Console.Reported(), "the policy of content refused something")
+}
+
+// A receipt is printed without what only a screen needs; a closed gate is said before anybody answers.
+func TestPagesInOtherStates(t *testing.T) {
+	t.Parallel()
+	chromium(t)
+	s := newSite(t)
+	s.Consent(s.Task("close-the-day"))
+	s.Apply(strings.Replace(s.Task("close-the-week"), "Close the day", "Close the week", 1))
+	me := s.visitor(authoritytest.MemberName)
+	b := s.window(authoritytest.MemberName)
+	b.visit(link(t, me.get("/acting").Body, "/receipts/"))
+	b.do(printed())
+	b.shot("receipt-printed")
+	assert.NotContains(t, b.text(), "Print this page")
+	b.do(screened())
+	s.Close()
+	s.See()
+	b.visit(link(t, me.get("/").Body, "/offers/"))
+	assert.Contains(t, b.text(), "No yes can be given right now")
+	b.sound("offer-closed")
+	b.visit("/offers/" + strings.Repeat("A", 22))
+	b.sound("refused")
+	b.quiet()
+	fmt.Fprintln(t.Output(), "pictures are in build/screens")
+}
