@@ -111,13 +111,21 @@ func (a *Authority) Requirements(ctx context.Context, m Actor, cursor string) (n
 // Stranded lists tasks whose owner is no member any more, newest first.
 func (a *Authority) Stranded(ctx context.Context, m Actor, cursor string) (none api.Page[api.StrandedTask], err error) {
 	p := a.paging(m, "stranded")
-	if _, err = p.open(cursor); err == nil {
+	from, err := p.open(cursor)
+	if err == nil {
 		err = a.inspect(ctx, m)
 	}
 	if err != nil {
 		return none, err
 	}
-	return api.Page[api.StrandedTask]{Items: []api.StrandedTask{}}, nil
+	rows, err := list(ctx, a, func(from pgx.CollectableRow) (r row[api.StrandedTask], err error) {
+		var task, member, body []byte
+		s := &r.item
+		err = from.Scan(&r.id, &task, &member, &s.DepartedAt, &body)
+		s.Task, s.Member, s.Title, s.DepartedAt, s.Document = encode(task), encode(member), titleOf(body), s.DepartedAt.UTC(), body
+		return r, err
+	}, `SELECT id, task, member, at, body FROM nw.stranded($1, $2)`, from.id, pageRows)
+	return pageOf(p, rows), err
 }
 
 const (

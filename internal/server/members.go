@@ -54,7 +54,7 @@ func (s *Server) memberOffers() {
 		func(ctx context.Context, m authority.Actor, in *With[api.Choice]) (api.Offer, error) {
 			return s.authority.Narrow(ctx, m, in.Reference, in.Body)
 		})
-	personal(s, gated(member("POST", api.PathOffers+"/{reference}/consent", "giveConsent", "Say yes to exactly the offer with this digest", anAnswer, aConsent, api.OfferChanged, api.OfferEnded, api.Retired)),
+	personal(s, gated(member("POST", api.PathOffers+"/{reference}/consent", "giveConsent", "Say yes to exactly the offer with this digest", anAnswer, aConsent, api.OfferChanged, api.OfferEnded, api.Retired, api.NotAMember, api.DirectoryUnavailable)),
 		func(ctx context.Context, m authority.Actor, in *With[api.Answer]) (api.Consent, error) {
 			return s.authority.GiveConsent(ctx, m, in.Reference, in.Body)
 		})
@@ -114,7 +114,7 @@ func (s *Server) memberDecisions() {
 		func(ctx context.Context, m authority.Actor, ref string) (api.OwnerDecision, error) {
 			return first(s.authority.Decisions(ctx, m, ref))
 		})
-	personal(s, gated(member("POST", api.PathDecisions+"/{reference}/approve", "approveDecision", "Say yes, once, to exactly the effect with this digest", anAnswer, done{}, api.DecisionChanged, api.DecisionEnded)),
+	personal(s, gated(member("POST", api.PathDecisions+"/{reference}/approve", "approveDecision", "Say yes, once, to exactly the effect with this digest", anAnswer, done{}, api.DecisionChanged, api.DecisionEnded, api.NotAMember, api.DirectoryUnavailable)),
 		func(ctx context.Context, m authority.Actor, in *With[api.Answer]) (done, error) {
 			return done{}, s.authority.Approve(ctx, m, in.Reference, in.Body)
 		})

@@ -54,10 +54,10 @@ END $$;
 -- stranded lists tasks whose owner has left and whom nobody has consented to since: an operator hands them over, with a new revision for another owner.
 -- Newest first; p_before is the id of the last one seen.
 -- +goose StatementBegin
-CREATE FUNCTION nw.stranded(p_before bigint, p_limit integer) RETURNS TABLE (id bigint, task bytea, revision bigint, epoch bigint, at timestamptz, body bytea)
+CREATE FUNCTION nw.stranded(p_before bigint, p_limit integer) RETURNS TABLE (id bigint, task bytea, member bytea, at timestamptz, body bytea)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 BEGIN
-  RETURN QUERY SELECT x.id, k.ref, l.task_revision, l.activation_epoch, x.at, d.body
+  RETURN QUERY SELECT x.id, k.ref, x.member, x.at, d.body
     FROM departures x JOIN tasks k ON k.id = x.task_id AND k.owner = x.member JOIN lanes l ON l.task_id = k.id AND l.consent_id IS NULL
     JOIN task_revisions v ON v.task_id = k.id AND v.revision = l.task_revision JOIN documents d ON d.digest = v.document
    WHERE (p_before IS NULL OR x.id < p_before) AND NOT EXISTS (SELECT FROM departures y WHERE y.task_id = x.task_id AND y.id > x.id) ORDER BY x.id DESC LIMIT p_limit;
