@@ -52,6 +52,7 @@ token_file: ` + s.path("config", directoryToken) + `
 members:
   - {subject: ` + member + `, email: member@people.demo}
   - {subject: ` + operator + `, email: operator@people.demo}
+  - {subject: ` + auditor + `, email: auditor@people.demo}
 `,
 		directoryToken: s.passwords[directoryToken],
 		"guard.yaml": `kind: postgres
@@ -95,6 +96,7 @@ assertion:
   auditors: [{issuer: "` + local(s.ports.People) + `", subject: ` + auditor + `}]
 console: {origin: "` + s.Origin() + `", login: {client_id: ` + consoleClient + `}}
 directory: {url: "` + local(s.ports.Directory) + `", token_file: ` + s.path("config", directoryToken) + `}
+audit: {anchors: [` + s.anchors() + `]}
 `
 	}
 	for name, text := range files {

@@ -24,6 +24,7 @@ type Summary struct {
 	Closing     *Closing         `json:"closing"`
 	Approvals   *Approvals       `json:"approvals"`
 	Spend       *Spend           `json:"spend"`
+	Log         Log              `json:"audit"`
 	Attacks     []Attack         `json:"attacks"`
 	Replicas    int              `json:"replicas"`
 	Fsck        string           `json:"fsck"`
@@ -268,6 +269,9 @@ func (t teller) summary(ctx context.Context, attacks []Attack) (Summary, error) 
 	if err != nil {
 		return s, err
 	}
+	if s.Log, err = t.audited(ctx); err != nil {
+		return s, err
+	}
 	violations, err := fsck.Check(ctx, t.adminURL(t.database()))
 	if err != nil {
 		return s, err
@@ -283,7 +287,7 @@ func (t teller) summary(ctx context.Context, attacks []Attack) (Summary, error) 
 
 // sound says whether all of it held.
 func (s Summary) sound() bool {
-	ok := s.Fsck == "ok" && s.Closing.sound() && s.Runs["succeeded"] >= wantedRuns && s.Approvals.sound() && s.Spend.sound() && s.AppliedRows+s.Approvals.Applied+s.Spend.Calls == s.Effects.Committed && len(s.Attacks) == 9 && s.Replicas == 2
+	ok := s.Fsck == "ok" && s.Log.sound() && s.Closing.sound() && s.Runs["succeeded"] >= wantedRuns && s.Approvals.sound() && s.Spend.sound() && s.AppliedRows+s.Approvals.Applied+s.Spend.Calls == s.Effects.Committed && len(s.Attacks) == 9 && s.Replicas == 2
 	for _, a := range s.Attacks {
 		ok = ok && a.Refused && a.Code != ""
 	}
