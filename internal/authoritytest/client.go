@@ -41,6 +41,9 @@ func (s *safeBuffer) String() string {
 
 func fill(b []byte) { _, _ = rand.Read(b) }
 
+// Text is a reference or digest as it stands on the wire.
+func Text(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
+
 // Raw is the bytes of a reference.
 func Raw(reference string) []byte {
 	b, err := base64.RawURLEncoding.DecodeString(reference)

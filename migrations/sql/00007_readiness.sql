@@ -442,7 +442,7 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- board is the decision as an operator reads it: each family and component by name, since when it is as it is, and the tasks that it concerns.
+-- board is the decision as an operator reads it: each family and component by name, since when it is as it is, and the tasks that it concerns, up to ten thousand.
 -- +goose StatementBegin
 CREATE FUNCTION nw.board() RETURNS TABLE (family text, component text, good boolean, reason text, instances integer, required integer, age_ms bigint, since timestamptz, tasks bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
@@ -454,7 +454,8 @@ BEGIN
                  LATERAL json_array_elements(coalesce(convert_from(b.body, 'UTF8')::json->'families', '[]')) x WHERE q.generation = d.requirement)
   SELECT coalesce(own.name, j.family), convert_from(b.body, 'UTF8')::json->>'name', j.reason IS NULL, coalesce(j.reason, ''), j.good, j.needed,
       CASE WHEN j.oldest IS NULL THEN -1 ELSE greatest(0, floor(extract(epoch FROM t - j.oldest) * 1000)) END::bigint, j.since,
-      (SELECT count(*) FROM consents c WHERE c.state = 'active' AND (j.component IS NULL OR EXISTS (SELECT FROM consent_grants x WHERE x.consent_id = c.id AND x.guard_id = j.component)))
+      CASE WHEN j.component IS NULL THEN (SELECT count(*) FROM (SELECT FROM consents c WHERE c.state = 'active' LIMIT 10000) c)
+           ELSE (SELECT count(*) FROM (SELECT FROM consents c WHERE c.state = 'active' AND EXISTS (SELECT FROM consent_grants x WHERE x.consent_id = c.id AND x.guard_id = j.component) LIMIT 10000) c) END
     FROM nw.judge(CASE WHEN d.state = 'closed' THEN d.since END) j LEFT JOIN registry g ON g.id = j.component LEFT JOIN documents b ON b.digest = g.document
     LEFT JOIN own ON j.family = 'x_' || encode(sha256(convert_to('nightwarrant/name/v1', 'UTF8') || '\x00' || convert_to(own.name, 'UTF8')), 'hex')
    ORDER BY 1, j.component;

@@ -47,6 +47,33 @@ END $$;
 CREATE TRIGGER lanes_advanced AFTER UPDATE OF activation_epoch ON nw.lanes FOR EACH ROW WHEN (NEW.activation_epoch > OLD.activation_epoch AND OLD.consent_id IS NOT NULL)
   EXECUTE FUNCTION nw.advanced();
 
+-- The ambiguous effects of a member's tasks, so that they are found without asking each task. A task that changes hands takes them along.
+CREATE TABLE nw.ambiguities (
+  effect_id bigint PRIMARY KEY REFERENCES nw.effects,
+  owner     bytea NOT NULL CHECK (octet_length(owner) = 32));
+CREATE INDEX ambiguities_owner ON nw.ambiguities (owner, effect_id);
+SELECT nw.classify('ambiguities', 'effect_id number, owner reference');
+-- +goose StatementBegin
+CREATE FUNCTION nw.is_ambiguous() RETURNS trigger LANGUAGE plpgsql SET search_path = nw, pg_temp AS $$
+BEGIN
+  INSERT INTO ambiguities (effect_id, owner) SELECT NEW.id, k.owner FROM tasks k WHERE k.id = NEW.task_id;
+  RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER effects_ambiguous AFTER UPDATE OF state ON nw.effects FOR EACH ROW WHEN (OLD.state <> 'ambiguous' AND NEW.state = 'ambiguous') EXECUTE FUNCTION nw.is_ambiguous();
+-- +goose StatementBegin
+CREATE FUNCTION nw.changed_hands() RETURNS trigger LANGUAGE plpgsql SET search_path = nw, pg_temp AS $$
+BEGIN
+  UPDATE ambiguities SET owner = NEW.owner WHERE effect_id IN (SELECT e.id FROM effects e WHERE e.task_id = NEW.id AND e.state = 'ambiguous');
+  RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER tasks_changed_hands AFTER UPDATE OF owner ON nw.tasks FOR EACH ROW WHEN (NEW.owner <> OLD.owner) EXECUTE FUNCTION nw.changed_hands();
+
+-- What is rare in the audit log is found at once, and costs nothing where runs are admitted.
+CREATE INDEX audit_rare ON nw.audit (verb, id) WHERE verb NOT IN ('plan', 'publish', 'claim', 'renew', 'mint', 'admit', 'settle_effect', 'settle_run', 'end_run');
+CREATE INDEX audit_refused ON nw.audit (verdict, id) WHERE verdict <> 'ok';
+
 -- Members -----------------------------------------------------------------------------------------------------------
 
 -- show_tasks lists tasks; one only when it is named.
@@ -129,7 +156,7 @@ CREATE FUNCTION nw.show_coalesced(p_member bytea, p_all boolean, p_run bytea) RE
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 BEGIN
   RETURN QUERY SELECT s.nominal_at FROM runs r JOIN slots s ON s.task_id = r.task_id AND s.run_id = r.id AND s.outcome = 'coalesced' AND s.nominal_at > r.nominal_at
-   WHERE r.ref = p_run AND (r.member = p_member OR p_all) ORDER BY s.nominal_at LIMIT 100;
+     AND s.nominal_at <= coalesce(r.ended_at, 'infinity') WHERE r.ref = p_run AND (r.member = p_member OR p_all) ORDER BY s.nominal_at LIMIT 100;
 END $$;
 -- +goose StatementEnd
 
@@ -160,7 +187,7 @@ BEGIN
   RETURN QUERY SELECT e.id, e.ref, r.ref, k.ref, gd.body, e.action, e.resource, e.admitted_at,
       (SELECT f.finding FROM findings f WHERE f.effect_id = e.id ORDER BY f.id DESC LIMIT 1), (SELECT x.outcome FROM late_evidence x WHERE x.effect_id = e.id), cd.body,
       v.sent_at, v.answered, v.status, a.body, b.body
-    FROM (SELECT x.* FROM tasks y JOIN effects x ON x.task_id = y.id AND x.state = 'ambiguous' WHERE y.owner = p_member AND x.id < p_before ORDER BY x.id DESC LIMIT least(p_limit, 100)) e
+    FROM (SELECT x.effect_id FROM ambiguities x WHERE x.owner = p_member AND x.effect_id < p_before ORDER BY x.effect_id DESC LIMIT least(p_limit, 100)) y JOIN effects e ON e.id = y.effect_id
     JOIN tasks k ON k.id = e.task_id JOIN runs r ON r.id = e.run_id JOIN registry g ON g.id = e.guard_id
     JOIN documents gd ON gd.digest = g.document JOIN consents c ON c.id = r.consent_id JOIN documents cd ON cd.digest = c.digest
     LEFT JOIN evidence v ON v.effect_id = e.id LEFT JOIN arguments a ON a.effect_id = e.id AND a.written = 'by_workload'
