@@ -29,7 +29,7 @@ func (p program) bench() *cobra.Command {
 		}
 		return p.measure(cmd.Context(), time.Duration(seconds)*time.Second, asJSON)
 	}
-	c.AddCommand(p.benchClosing())
+	c.AddCommand(p.benchClosing(), p.benchPages())
 	return c
 }
 
@@ -38,15 +38,11 @@ func (p program) measure(ctx context.Context, each time.Duration, asJSON bool) e
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("/var/tmp", "nightwarrant-bench-")
+	dir, err := benchDir()
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // scratch
-	// Passable, not readable: PostgreSQL runs as an unprivileged account, which must get to its own directory.
-	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // see above
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, 6*time.Minute+15*each)
 	defer cancel()
 	result, failed := bench.Run(ctx, demo.Options{Binary: binary, Dir: dir, Env: p.env, Lease: benchLease}, each, p.out)
