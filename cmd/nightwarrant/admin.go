@@ -19,7 +19,7 @@ const maxRegistry = 1 << 20
 
 func (p program) admin() *cobra.Command {
 	return group("admin", "Operate the registry, as an operator whom the configuration names",
-		p.adminApply(), p.adminRetire(), p.adminCutOff(), p.adminWithdraw(), p.adminNATSConfig())
+		p.adminApply(), p.adminRetire(), p.adminCutOff(), p.adminWithdraw(), p.adminRegistry(), p.adminTasks(), p.adminStranded(), p.adminAudit(), p.adminNATSConfig())
 }
 
 func (p program) adminApply() *cobra.Command {
@@ -90,19 +90,6 @@ func retirement(text string) (api.RetireRequest, error) {
 	}
 	r.Kind, r.Name = parts[0], parts[1]
 	return r, nil
-}
-
-func (p program) adminCutOff() *cobra.Command {
-	return p.personal("cut-off TASK", "Kill everything that a task was given, and keep its consent", cobra.ExactArgs(1), func(ctx context.Context, who *person, asJSON bool, args []string) error {
-		ref, err := reference("a task", args[0])
-		if err != nil {
-			return err
-		}
-		who.shown = whatever
-		return answer(ctx, p, who, asJSON, "POST", api.PathTasks+"/"+ref+"/cut-off", nil, func(b *strings.Builder, e api.Epoch) {
-			fmt.Fprintf(b, "Cut off. Everything that this task had been given is dead since activation epoch %d, which is committed.\n", e.ActivationEpoch)
-		})
-	})
 }
 
 func (p program) adminWithdraw() *cobra.Command {

@@ -16,13 +16,10 @@ import (
 
 // decision is a member's inbox: what their tasks ask for, one exact effect at a time.
 func (p program) decision() *cobra.Command {
-	list := p.personal("list", "List what your tasks ask you to decide", cobra.NoArgs, func(ctx context.Context, who *person, asJSON bool, _ []string) error {
-		return answer(ctx, p, who, asJSON, "GET", api.PathDecisions, nil, func(b *strings.Builder, page api.Page[api.OwnerDecision]) {
-			table(b, "Nothing waits for you.", page.Items, "DECISION\tSTATE\tUNTIL\tRISK\tTASK", func(d api.OwnerDecision) string {
-				return fmt.Sprintf("%s\t%s\t%s\t%s\t%s", d.Decision, oneLine(d.State, 20), when(d.ExpiresAt), oneLine(d.Risk, 10), oneLine(d.Title, 80))
-			})
-		})
-	})
+	list := listed[api.OwnerDecision]{command: "decision list", short: "List what your tasks ask you to decide", path: plain(api.PathDecisions), none: "Nothing waits for you.",
+		head: "DECISION\tSTATE\tUNTIL\tRISK\tTASK", row: func(d api.OwnerDecision) string {
+			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s", d.Decision, oneLine(d.State, 20), when(d.ExpiresAt), oneLine(d.Risk, 10), oneLine(d.Title, 80))
+		}}.make(p)
 	show := p.personal("show DECISION", "Show exactly what you are asked, and how to answer", cobra.ExactArgs(1), func(ctx context.Context, who *person, asJSON bool, args []string) error {
 		ref, err := reference("a decision", args[0])
 		if err != nil {

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -133,96 +131,13 @@ func (p program) offerDecline() *cobra.Command {
 	})
 }
 
-func (p program) task() *cobra.Command {
-	list := p.personal("list", "List your tasks", cobra.NoArgs, func(ctx context.Context, who *person, asJSON bool, _ []string) error {
-		return answer(ctx, p, who, asJSON, "GET", api.PathTasks, nil, showTasks)
-	})
-	revoke := p.personal("revoke TASK", "End a task's consent, at once", cobra.ExactArgs(1), func(ctx context.Context, who *person, asJSON bool, args []string) error {
-		ref, err := reference("a task", args[0])
-		if err != nil {
-			return err
-		}
-		who.shown = whatever
-		return answer(ctx, p, who, asJSON, "POST", api.PathTasks+"/"+ref+"/revoke", nil, func(b *strings.Builder, e api.Epoch) {
-			fmt.Fprintf(b, "Revoked. Everything that this task had been given is dead since activation epoch %d, which is committed.\n", e.ActivationEpoch)
-		})
-	})
-	return group("task", "See your tasks, and stop them", list, revoke)
-}
-
-func showTasks(b *strings.Builder, page api.Page[api.Task]) {
-	table(b, "You have no tasks.", page.Items, "TASK\tREVISION\tCONSENT\tNEXT\tTITLE", func(t api.Task) string {
-		consent, next := "none", "never"
-		if t.Consented {
-			consent = "active"
-		}
-		if t.NextAt != nil {
-			next = when(*t.NextAt)
-		}
-		return fmt.Sprintf("%s\t%d\t%s\t%s\t%s", t.Task, t.Revision, consent, next, taskTitle(t.Document))
-	})
-}
-
-func taskTitle(text json.RawMessage) string {
-	d, err := document.ParseJSON(text)
-	if t, ok := d.(*document.Task); ok && err == nil {
-		return t.Title
-	}
-	return "(a document that this program does not know)"
-}
-
-func (p program) runs() *cobra.Command {
-	var task, cursor string
-	list := p.personal("list", "List your runs, newest first", cobra.NoArgs, func(ctx context.Context, who *person, asJSON bool, _ []string) error {
-		query := url.Values{}
-		if task != "" {
-			ref, err := reference("a task", task)
-			if err != nil {
-				return err
-			}
-			query.Set("task", ref)
-		}
-		if cursor != "" {
-			query.Set("cursor", cursor)
-		}
-		path := api.PathRuns
-		if len(query) > 0 {
-			path += "?" + query.Encode()
-		}
-		return answer(ctx, p, who, asJSON, "GET", path, nil, showRuns)
-	})
-	list.Flags().StringVar(&task, "task", "", "runs of this `TASK` only")
-	list.Flags().StringVar(&cursor, "cursor", "", "the `CURSOR` that the page before gave")
-	return group("run", "See what ran", list)
-}
-
-func showRuns(b *strings.Builder, page api.Page[api.Run]) {
-	table(b, "Nothing has run.", page.Items, "RUN\tTASK\tFOR\tSTATE\tDONE\tNOT DONE\tUNKNOWN\tSTEPS\tCOST", func(r api.Run) string {
-		return fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s", r.Run, r.Task, when(r.NominalAt), oneLine(r.State, 40), r.Committed, r.NotApplied, r.Ambiguous, r.Steps, cost(r.Spent, r.Currency))
-	})
-	if page.Next != "" {
-		fmt.Fprintf(b, "\nMore: nightwarrant run list --cursor %s\n", oneLine(page.Next, 64))
-	}
-}
-
-// cost is what a run has spent; without a currency it may spend nothing.
-func cost(spent int64, currency string) string {
-	if currency == "" {
-		return "-"
-	}
-	return money(spent, oneLine(currency, 3))
-}
-
 var findings = []string{"happened", "did_not", "unknown"}
 
 func (p program) finding() *cobra.Command {
-	list := p.personal("list", "List effects of which nobody can prove whether they happened", cobra.NoArgs, func(ctx context.Context, who *person, asJSON bool, _ []string) error {
-		return answer(ctx, p, who, asJSON, "GET", api.PathFindings, nil, func(b *strings.Builder, page api.Page[api.AmbiguousEffect]) {
-			table(b, "There is nothing to find out.", page.Items, "EFFECT\tADMITTED\tACTION\tRESOURCE\tGUARD\tFINDING", func(e api.AmbiguousEffect) string {
-				return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", e.Effect, when(e.AdmittedAt), oneLine(e.Action, 64), oneLine(e.Resource, 80), oneLine(e.Guard, 64), findingOf(e))
-			})
-		})
-	})
+	list := listed[api.AmbiguousEffect]{command: "finding list", short: "List effects of which nobody can prove whether they happened", path: plain(api.PathFindings), none: "There is nothing to find out.",
+		head: "EFFECT\tADMITTED\tACTION\tRESOURCE\tGUARD\tFINDING", row: func(e api.AmbiguousEffect) string {
+			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", e.Effect, when(e.AdmittedAt), oneLine(e.Action, 64), oneLine(e.Resource, 80), oneLine(e.Guard, 64), findingOf(e))
+		}}.make(p)
 	show := p.personal("show EFFECT", "Show what is known of one of them: what was sent, when, and what answered", cobra.ExactArgs(1), func(ctx context.Context, who *person, asJSON bool, args []string) error {
 		var page api.Page[api.AmbiguousEffect]
 		if err := who.json(ctx, "GET", api.PathFindings, nil, &page); err != nil {

@@ -135,14 +135,26 @@ func (p *person) json(ctx context.Context, method, path string, in, out any) err
 }
 
 func (p *person) once(ctx context.Context, method, path, kind string, body []byte, out any) error {
+	r, err := p.request(ctx, method, path, kind, body)
+	if err != nil {
+		return err
+	}
+	nonce, err := exchange(p.http, r, out)
+	if nonce != "" {
+		p.nonce = nonce
+	}
+	return err
+}
+
+func (p *person) request(ctx context.Context, method, path, kind string, body []byte) (*http.Request, error) {
 	url := p.origin + path
 	proof, err := capability.NewProof(p.key, capability.ProofParams{Method: method, URL: url, Nonce: p.nonce, AccessToken: p.envelope, Now: time.Now()})
 	if err != nil {
-		return config.Wrong("--authority", "cannot be called: %s", err)
+		return nil, config.Wrong("--authority", "cannot be called: %s", err)
 	}
 	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
-		return config.Wrong("--authority", "cannot be called: it is not a URL")
+		return nil, config.Wrong("--authority", "cannot be called: it is not a URL")
 	}
 	r.Header.Set(api.HeaderProof, proof)
 	r.Header.Set(api.HeaderEnvelope, p.envelope.Reveal())
@@ -152,11 +164,7 @@ func (p *person) once(ctx context.Context, method, path, kind string, body []byt
 	if p.shown != "" {
 		r.Header.Set("If-Match", p.shown)
 	}
-	nonce, err := exchange(p.http, r, out)
-	if nonce != "" {
-		p.nonce = nonce
-	}
-	return err
+	return r, nil
 }
 
 // exchange sends a request and decodes a good answer; the error is *refused or errNoAnswer otherwise.
