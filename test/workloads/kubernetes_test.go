@@ -25,22 +25,25 @@ import (
 )
 
 // yard is a cluster that a house trusts and asks, with the example's profiles and a role for its workers.
-func yard(t *testing.T) (*jwkstest.Cluster, *authoritytest.House) {
+func yard(t *testing.T) (c *jwkstest.Cluster, h *authoritytest.House, project func()) {
 	t.Helper()
-	c := jwkstest.NewCluster(t)
-	ours := filepath.Join(t.TempDir(), "token")
-	require.NoError(t, os.WriteFile(ours, []byte(c.Project(c.Pod("nightwarrant", "authority", "authority-0", "node-1"), jwkstest.APIAudience)), 0o600))
+	c = jwkstest.NewCluster(t)
+	ours, pod := filepath.Join(t.TempDir(), "token"), c.Pod("nightwarrant", "authority", "authority-0", "node-1")
+	project = func() { // the authority's own token
+		require.NoError(t, os.WriteFile(ours, []byte(c.Project(pod, jwkstest.APIAudience)), 0o600))
+	}
+	project()
 	reviews, err := attestation.NewTokenReview(attestation.TokenReviewConfig{URL: c.URL, TokenFile: ours, Roots: c.Roots()})
 	require.NoError(t, err)
 	t.Cleanup(reviews.Close)
 	trust := authoritytest.Trust{Issuers: []jwks.Issuer{{URL: c.URL, Algorithms: []string{"RS256", "ES256"}, Roots: c.Roots()}}, Reviews: map[string]attestation.Reviewer{c.URL: reviews}}
 	profiles := strings.NewReplacer("https://kubernetes.default.svc.cluster.local", c.URL, "name: ledger-guard", "name: cluster-ledger").Replace(example(t, "kubernetes/profiles.yaml"))
-	return c, house(t, trust, profiles+role("worker"), "worker")
+	return c, house(t, trust, profiles+role("worker"), "worker"), project
 }
 
 func TestWhoIsNotThePod(t *testing.T) {
 	t.Parallel()
-	c, h := yard(t)
+	c, h, _ := yard(t)
 	pod := c.Pod("nightly", "worker", "worker-0", "node-1")
 	changed := func(change func(claims)) string {
 		said := c.Claims(pod, h.URL)
@@ -73,7 +76,7 @@ func TestWhoIsNotThePod(t *testing.T) {
 // The kubelet replaces the file, and the cluster its key, in the middle of a run: the run goes on, and what is read next is the new token.
 func TestTokenReplacedInTheMiddleOfARun(t *testing.T) {
 	t.Parallel()
-	c, h := yard(t)
+	c, h, projectOurs := yard(t)
 	pod := c.Pod("nightly", "worker", "worker-0", "node-1")
 	file := filepath.Join(t.TempDir(), "token")
 	project := func() { require.NoError(t, os.WriteFile(file, []byte(c.Project(pod, h.URL)), 0o600)) }
@@ -87,6 +90,7 @@ func TestTokenReplacedInTheMiddleOfARun(t *testing.T) {
 
 	c.Rotate(t, "ES256")
 	project()
+	projectOurs()
 	c.Retire()
 	c.Delete(pod) // even then: what the run may do is the authority's to end
 	h.Into(h.Send(h.Form(k, held)), &minted)
