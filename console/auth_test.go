@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/authoritytest"
 	"github.com/nightwarrant/nightwarrant/internal/config"
 	"github.com/nightwarrant/nightwarrant/internal/dev"
+	"github.com/nightwarrant/nightwarrant/internal/directory"
 	"github.com/nightwarrant/nightwarrant/internal/jwks"
 	"github.com/nightwarrant/nightwarrant/internal/login"
 	"github.com/nightwarrant/nightwarrant/internal/principal"
@@ -33,6 +35,13 @@ type gate struct {
 }
 
 const clientID = "nightwarrant-console"
+
+// everybody is a directory that nobody leaves.
+type everybody struct{}
+
+func (everybody) Member(context.Context, string, string) (directory.Answer, error) {
+	return directory.Present, nil
+}
 
 func newGate(t *testing.T) *gate {
 	t.Helper()
@@ -55,7 +64,7 @@ func newGate(t *testing.T) *gate {
 	log := slog.New(slog.NewJSONHandler(g.Log, nil))
 	at, err := login.New(login.Config{Issuer: g.Provider, ClientID: clientID, Origin: g.URL, Envelopes: envelopes, Log: log})
 	require.NoError(t, err)
-	door, err := session.NewKept(session.Config{Actors: g.Authority, Envelopes: envelopes, Provider: at, Pool: g.Pool, Marks: g.Bundle.Nonces(), Idle: 30 * time.Minute, Life: time.Hour, Log: log,
+	door, err := session.NewKept(session.Config{Actors: g.Authority, Envelopes: envelopes, Provider: at, Members: everybody{}, Pool: g.Pool, Marks: g.Bundle.Nonces(), Idle: 30 * time.Minute, Life: time.Hour, Log: log,
 		Refuse: func(w http.ResponseWriter, r *http.Request, err error) { g.Console.Refuse(w, r, err) }})
 	require.NoError(t, err)
 	g.Console, err = console.New(console.Config{Authority: g.Authority, Door: door, Origin: g.URL, Log: log})

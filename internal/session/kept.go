@@ -12,6 +12,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/authority"
 	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/internal/directory"
 	"github.com/nightwarrant/nightwarrant/internal/principal"
 )
 
@@ -42,7 +43,8 @@ type Config struct {
 	Actors    Actors
 	Envelopes *principal.Envelopes // of those who sign in
 	Provider  Provider
-	Pool      *pgxpool.Pool // as nw_authority
+	Members   directory.Directory // asked when somebody arrives, and now and then while they are here
+	Pool      *pgxpool.Pool       // as nw_authority
 	Marks     Marks
 	Idle      time.Duration // without a request, at least MinIdle
 	Life      time.Duration // in any case, at most MaxLife
@@ -63,7 +65,7 @@ type Kept struct {
 // NewKept checks the configuration; any error is a misconfiguration.
 func NewKept(c Config) (*Kept, error) {
 	switch {
-	case c.Actors == nil || c.Envelopes == nil || c.Provider == nil || c.Pool == nil || c.Marks == nil || c.Refuse == nil:
+	case c.Actors == nil || c.Envelopes == nil || c.Provider == nil || c.Members == nil || c.Pool == nil || c.Marks == nil || c.Refuse == nil:
 		return nil, errors.New("session: something that sessions are made of is missing")
 	case c.Idle < MinIdle || c.Life < c.Idle || c.Life > MaxLife:
 		return nil, errors.New("session: idling is at least 1 min, and no longer than a session's life, which is at most 12 h")
@@ -127,7 +129,21 @@ func (k *Kept) visitor(r *http.Request) (visitor, error) {
 	if err != nil {
 		return visitor{}, ErrSignIn // another issuer is configured by now
 	}
+	if kept.Woken && k.left(r.Context(), who) {
+		if err := k.scs.Destroy(context.WithValue(ctx, everywhere{}, true)); err != nil {
+			return visitor{}, err
+		}
+		return visitor{}, ErrSignIn
+	}
 	return visitor{who: who, session: digest, left: *kept.Left}, nil
+}
+
+// left tells that the directory does not know somebody any more. Its silence
+// closes what grants anything, which asks for itself; it keeps nobody from
+// saying no and stopping what runs in their name.
+func (k *Kept) left(ctx context.Context, who principal.Principal) bool {
+	answer, err := k.Members.Member(ctx, who.Issuer(), who.Subject())
+	return err == nil && answer == directory.Absent
 }
 
 // Actor is whose request it is, after Middleware.
@@ -153,8 +169,11 @@ func (k *Kept) Arrive(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if from.Who.IsNobody() {
+	switch {
+	case from.Who.IsNobody():
 		return api.Refuse(api.InvalidEnvelope)
+	case k.left(r.Context(), from.Who):
+		return api.Refusef(api.UnknownMember, "You are not a member of this platform any more.")
 	}
 	old, _, _ := cookieOf(r)
 	ctx, err := k.scs.Load(context.WithValue(r.Context(), beginningKey{}, from), old)

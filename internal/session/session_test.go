@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -15,6 +16,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority"
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/internal/authoritytest"
+	"github.com/nightwarrant/nightwarrant/internal/directory"
 	"github.com/nightwarrant/nightwarrant/internal/jwks"
 	"github.com/nightwarrant/nightwarrant/internal/principal"
 	"github.com/nightwarrant/nightwarrant/internal/session"
@@ -116,6 +118,16 @@ type stage struct {
 	login   *principal.Envelopes
 	arrival session.Arrival
 	n       int
+	says    directory.Answer // of everybody
+	asked   int
+}
+
+func (s *stage) Member(context.Context, string, string) (directory.Answer, error) {
+	s.asked++
+	if s.says == directory.Unknown {
+		return s.says, errors.New("away")
+	}
+	return s.says, nil
 }
 
 const clientID = "nightwarrant-console"
@@ -134,13 +146,13 @@ func (s *stage) Finish(http.ResponseWriter, *http.Request) (session.Arrival, err
 
 func newStage(t *testing.T, change ...func(*session.Config)) *stage {
 	t.Helper()
-	s := &stage{House: authoritytest.Bare(t)}
+	s := &stage{House: authoritytest.Bare(t), says: directory.Present}
 	keys, err := jwks.New(jwks.Config{Own: s.URL, Issuers: []jwks.Issuer{{URL: s.Platform.URL, JWKSURL: s.Platform.JWKSURL(), Algorithms: []string{"ES256"}}}})
 	require.NoError(t, err)
 	s.login, err = principal.New(principal.Config{Keys: keys, Issuer: s.Platform.URL, Audience: clientID, Own: s.URL, MaxAge: 10 * time.Minute, Unique: "nonce",
 		Operators: []principal.OperatorRef{{Issuer: s.Platform.URL, Subject: authoritytest.OperatorName}}})
 	require.NoError(t, err)
-	c := session.Config{Actors: s.Authority, Envelopes: s.login, Provider: s, Pool: s.Pool, Marks: s.Bundle.Nonces(), Idle: 30 * time.Minute, Life: 12 * time.Hour, Refuse: s.refuse}
+	c := session.Config{Actors: s.Authority, Envelopes: s.login, Provider: s, Members: s, Pool: s.Pool, Marks: s.Bundle.Nonces(), Idle: 30 * time.Minute, Life: 12 * time.Hour, Refuse: s.refuse}
 	for _, f := range change {
 		f(&c)
 	}
@@ -363,6 +375,42 @@ func TestIdling(t *testing.T) {
 	<-done
 }
 
+// Who has left has no session: the directory is asked when they arrive and twice
+// a minute at most while they are here. Its silence signs nobody out.
+func TestWhoHasLeft(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	one, two := newBrowser(t, s.kept), newBrowser(t, s.kept)
+	s.signIn(t, one, "a")
+	s.signIn(t, two, "a")
+	assert.Equal(t, 2, s.asked)
+	sleepy := func() { s.at(`idle_until = clock_timestamp() + interval '20 minutes'`) }
+	s.says = directory.Absent
+	require.NoError(t, one.ask(http.MethodGet, "/", &s.refusing).refused)
+	assert.Equal(t, 2, s.asked, "not at each request")
+	sleepy()
+	s.says = directory.Unknown
+	require.NoError(t, one.ask(http.MethodGet, "/", &s.refusing).refused, "nobody knows")
+	assert.Equal(t, 3, s.asked)
+	sleepy()
+	s.says = directory.Absent
+	assert.ErrorIs(t, one.ask(http.MethodPost, "/", &s.refusing).refused, session.ErrSignIn)
+	assert.ErrorIs(t, two.ask(http.MethodPost, "/", &s.refusing).refused, session.ErrSignIn, "everywhere")
+	assert.Zero(t, s.Count(`SELECT count(*) FROM nw.sessions`))
+	p, err := s.login.FromEnvelope(t.Context(), s.token("a"))
+	require.NoError(t, err)
+	s.arrival.Who, s.arrival.Attempt = p, [32]byte{77}
+	assert.Equal(t, api.UnknownMember, codeOf(t, s.arrive(one)))
+
+	s.says = directory.Present
+	s.signIn(t, one, "b")
+	s.signIn(t, two, "c")
+	member := s.arrival.Who.Member()
+	s.Exec(`SELECT nw.depart($1, clock_timestamp(), 100)`, member[:])
+	assert.ErrorIs(t, two.ask(http.MethodPost, "/", &s.refusing).refused, session.ErrSignIn, "their consents ended, and so did this")
+	assert.NoError(t, one.ask(http.MethodPost, "/", &s.refusing).refused)
+}
+
 // A row that no replica wrote for this token and this member is no session.
 func TestForgedSessions(t *testing.T) {
 	t.Parallel()
@@ -395,7 +443,7 @@ func TestForgedSessions(t *testing.T) {
 func TestASessionOfAnotherCluster(t *testing.T) {
 	t.Parallel()
 	s, o := newStage(t), authoritytest.Bare(t)
-	forger, err := session.NewKept(session.Config{Actors: s.Authority, Envelopes: s.login, Provider: s, Pool: s.Pool, Marks: o.Bundle.Nonces(), Idle: time.Hour, Life: time.Hour, Refuse: s.refuse})
+	forger, err := session.NewKept(session.Config{Actors: s.Authority, Envelopes: s.login, Provider: s, Members: s, Pool: s.Pool, Marks: o.Bundle.Nonces(), Idle: time.Hour, Life: time.Hour, Refuse: s.refuse})
 	require.NoError(t, err)
 	real := s.kept
 	s.kept = forger
@@ -417,7 +465,7 @@ func TestConfigurationsChange(t *testing.T) {
 	for issuer, want := range map[string]error{s.Platform.URL: nil, s.Workloads.URL: session.ErrSignIn} {
 		now, err := principal.New(principal.Config{Keys: keys, Issuer: issuer, Audience: clientID, Own: s.URL, MaxAge: time.Minute})
 		require.NoError(t, err)
-		b.door, err = session.NewKept(session.Config{Actors: s.Authority, Envelopes: now, Provider: s, Pool: s.Pool, Marks: s.Bundle.Nonces(), Idle: time.Hour, Life: time.Hour, Refuse: s.refuse})
+		b.door, err = session.NewKept(session.Config{Actors: s.Authority, Envelopes: now, Provider: s, Members: s, Pool: s.Pool, Marks: s.Bundle.Nonces(), Idle: time.Hour, Life: time.Hour, Refuse: s.refuse})
 		require.NoError(t, err)
 		a := b.ask(http.MethodPost, "/", &s.refusing)
 		assert.ErrorIs(t, a.refused, want)
@@ -449,7 +497,7 @@ func TestTheDatabaseIsAway(t *testing.T) {
 	held := b.cookie()
 	gone := s.DB.Pool(t, "nw_authority")
 	var err error
-	b.door, err = session.NewKept(session.Config{Actors: s.Authority, Envelopes: s.login, Provider: s, Pool: gone, Marks: s.Bundle.Nonces(), Idle: time.Hour, Life: time.Hour, Refuse: s.refuse})
+	b.door, err = session.NewKept(session.Config{Actors: s.Authority, Envelopes: s.login, Provider: s, Members: s, Pool: gone, Marks: s.Bundle.Nonces(), Idle: time.Hour, Life: time.Hour, Refuse: s.refuse})
 	require.NoError(t, err)
 	gone.Close()
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
@@ -475,6 +523,7 @@ func TestWrongConfigurations(t *testing.T) {
 		"idles for longer":   func(c *session.Config) { c.Idle, c.Life = 2*time.Hour, time.Hour },
 		"lives for too long": func(c *session.Config) { c.Life = 13 * time.Hour },
 		"no provider":        func(c *session.Config) { c.Provider = nil },
+		"nobody to ask":      func(c *session.Config) { c.Members = nil },
 		"no marks":           func(c *session.Config) { c.Marks = nil },
 	} {
 		c := s.kept.Config

@@ -37,6 +37,7 @@ type record struct {
 	Subject string `json:"sub"`
 	Mark    string `json:"mark"` // a replica that holds the bundle wrote it, for this token and this member
 	Left    *Left  `json:"left,omitempty"`
+	Woken   bool   `json:"woken,omitempty"` // this request has kept it awake, as one does now and then
 }
 
 // store keeps sessions in PostgreSQL, for scs. A token never reaches the
@@ -91,7 +92,8 @@ func (s *store) FindCtx(ctx context.Context, token string) ([]byte, bool, error)
 	var member, sealed []byte
 	var idle, end *time.Time
 	var left Left
-	if _, err := pg.Call(ctx, s.pool, `SELECT * FROM nw.find_session($1, $2)`, []any{digest[:], awake}, &member, &sealed, &idle, &end, &left.Now); err != nil {
+	var woken bool
+	if _, err := pg.Call(ctx, s.pool, `SELECT * FROM nw.find_session($1, $2)`, []any{digest[:], awake}, &member, &sealed, &idle, &end, &left.Now, &woken); err != nil {
 		return nil, false, refusal("", err)
 	}
 	if sealed == nil || len(member) != 32 || idle == nil || end == nil {
@@ -109,7 +111,7 @@ func (s *store) FindCtx(ctx context.Context, token string) ([]byte, bool, error)
 	if _, err := s.marks.Open(r.Mark, markFor(digest, [32]byte(member))); err != nil {
 		return nil, false, nil
 	}
-	r.Left = &left
+	r.Left, r.Woken = &left, woken
 	b, err := json.Marshal(r)
 	return b, err == nil, err
 }

@@ -38,6 +38,7 @@ BEGIN
   ended := 0;
   verdict := CASE WHEN nw.said(ARRAY[p_member], ARRAY[p_asked], p_member, clock_timestamp()) THEN 'ok' ELSE 'ask_directory' END;
   IF verdict <> 'ok' THEN RETURN; END IF;
+  DELETE FROM sessions WHERE member = p_member;
   these := ARRAY(SELECT l.task_id FROM consents o JOIN lanes l ON l.consent_id = o.id WHERE o.member = p_member AND o.state = 'active' ORDER BY l.task_id LIMIT p_limit);
   PERFORM FROM lanes WHERE task_id = ANY (these) ORDER BY task_id FOR NO KEY UPDATE;
   FOREACH task IN ARRAY these LOOP

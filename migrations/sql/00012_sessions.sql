@@ -52,16 +52,19 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- find_session finds a session that lasts, and keeps it awake when its person did something. It writes at most twice a minute.
+-- find_session finds a session that lasts, and keeps it awake when its person did something. It writes at most twice a minute, and says when: that is
+-- when the directory is asked about its member.
 -- +goose StatementBegin
-CREATE FUNCTION nw.find_session(p_session bytea, p_awake boolean, OUT member bytea, OUT sealed bytea, OUT idle_until timestamptz, OUT ends_at timestamptz, OUT db_now timestamptz)
+CREATE FUNCTION nw.find_session(p_session bytea, p_awake boolean, OUT member bytea, OUT sealed bytea, OUT idle_until timestamptz, OUT ends_at timestamptz, OUT db_now timestamptz,
+  OUT woken boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE s sessions; awake timestamptz;
 BEGIN
   db_now := clock_timestamp();
   SELECT x.* INTO s FROM sessions x WHERE x.digest = p_session AND x.idle_until > db_now;
   awake := least(s.ends_at, db_now + make_interval(secs => s.idle_ms / 1000.0));
-  IF p_awake AND awake >= s.idle_until + interval '30 seconds' THEN
+  woken := coalesce(p_awake AND awake >= s.idle_until + interval '30 seconds', false);
+  IF woken THEN
     UPDATE sessions x SET idle_until = awake WHERE x.digest = p_session AND x.idle_until > db_now RETURNING x.* INTO s; -- none when it ended meanwhile
   END IF;
   member := s.member; sealed := s.sealed; idle_until := s.idle_until; ends_at := s.ends_at;
