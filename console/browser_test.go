@@ -207,6 +207,20 @@ func (b *browser) shot(name string) {
 	require.NoError(b.t, os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644)) //nolint:gosec // as above
 }
 
+// picture keeps one for the tutorial, where pictures are asked for: PICTURES=1 go test ./console -run Story/mouse
+func (b *browser) picture(name string) {
+	b.t.Helper()
+	if os.Getenv("PICTURES") == "" {
+		return
+	}
+	b.do(chromedp.EmulateViewport(820, 620))
+	png := ask(b, chromedp.CaptureScreenshot())
+	dir := filepath.Join("..", "docs", "pictures")
+	require.NoError(b.t, os.MkdirAll(dir, 0o755))                                   //nolint:gosec // for everybody
+	require.NoError(b.t, os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644)) //nolint:gosec // for everybody
+	b.do(chromedp.ResetViewport())
+}
+
 // sound keeps a picture of the page, holds it against WCAG 2.2 AA as far as a
 // program can, and looks for what is wider than the window.
 func (b *browser) sound(name string) {

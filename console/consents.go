@@ -85,5 +85,10 @@ func (c *Console) receipt(v *visit) error {
 	}
 	zone := v.in(d.Schedule)
 	p := receiptPage{Line: v.consentLine(r, zone), terms: v.termsOf(d, zone), Digest: r.Digest, Active: r.State == "active"}
+	if offer := v.r.URL.Query().Get("offer"); offer != "" { // that was answered just now
+		if all, err := v.offers(offer); err == nil && all[0].Task == r.Task {
+			p.Return = all[0].ReturnTo
+		}
+	}
 	return v.show(sheet{Name: "receipt", Title: "Receipt", Here: "acting", Main: p}, zone)
 }

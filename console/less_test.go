@@ -69,3 +69,35 @@ func TestMoreIsNotLess(t *testing.T) {
 	assert.Equal(t, http.StatusConflict, other.Status)
 	assert.Contains(t, other.Body, "not what you were shown")
 }
+
+// Who comes from a product goes back to it with either answer, over a link that was registered; who has only its link can answer nothing.
+func TestAProductIsAnswered(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	p := s.Product()
+	me := s.visitor(authoritytest.MemberName)
+	yes := "/offers/" + p.Start(authoritytest.Starting("yes")).Offer
+	page := me.get(yes)
+	require.Equal(t, http.StatusOK, page.Status, page.Body)
+	assert.Contains(t, page.Body, "its product books-web started this offer")
+	assert.NotContains(t, page.Body, authoritytest.ReturnURI, "before the answer there is no way around it")
+	digest := field(t, page.Body, "digest")
+	stranger := s.visitor("member-2")
+	assert.Equal(t, http.StatusNotFound, stranger.get(yes).Status)
+	assert.Equal(t, http.StatusNotFound, stranger.post(yes+"/consent", "digest", digest).Status)
+	given := me.post(yes+"/consent", "digest", digest)
+	require.Equal(t, http.StatusSeeOther, given.Status, given.Body)
+	receipt := me.get(given.Header.Get("Location"))
+	assert.Contains(t, receipt.Body, `href="`+authoritytest.ReturnURI+`?iss=`)
+	assert.Contains(t, receipt.Body, "state=xyzzy")
+	assert.Equal(t, http.StatusGone, me.post(yes+"/decline", "digest", digest).Status)
+
+	no := "/offers/" + p.Start(authoritytest.Starting("no")).Offer
+	denied := me.post(no+"/decline", "digest", field(t, me.get(no).Body, "digest"))
+	require.Equal(t, no, denied.Header.Get("Location"))
+	after := me.get(no)
+	assert.Contains(t, after.Body, "You did not allow it.")
+	assert.Contains(t, after.Body, `href="`+authoritytest.ReturnURI+`?iss=`)
+	other := strings.Split(given.Header.Get("Location"), "?")[0] + "?offer=" + strings.TrimPrefix(no, "/offers/")
+	assert.NotContains(t, me.get(other).Body, authoritytest.ReturnURI, "another task's way back")
+}

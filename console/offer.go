@@ -29,6 +29,8 @@ func (v *visit) offerLine(o api.Offer, zone *time.Location) offerLine {
 type offerPage struct {
 	Offer, Digest string
 	State         string
+	Product       string // that asks; none: an operator does
+	Return        string // the way back to it, once this is answered
 	terms
 	Fires    []moment
 	Clocks   string   // a change of clocks before the last of them
@@ -90,7 +92,7 @@ func (v *visit) showOffer(chosen bool) error {
 		}
 		digest = o.Chosen.Digest
 	}
-	p := offerPage{Offer: o.Offer, Digest: digest, State: o.State, terms: v.termsOf(d, zone), Chosen: chosen, Clocks: clocks(v.now, o.NextFires, zone),
+	p := offerPage{Offer: o.Offer, Digest: digest, State: o.State, Product: o.Product, Return: o.ReturnTo, terms: v.termsOf(d, zone), Chosen: chosen, Clocks: clocks(v.now, o.NextFires, zone),
 		Closed: v.c.gate(), AnswerBy: v.at(o.ExpiresAt, zone)}
 	for _, at := range o.NextFires {
 		p.Fires = append(p.Fires, v.at(at, zone))
@@ -165,7 +167,7 @@ func (c *Console) consent(v *visit) error {
 	if err != nil {
 		return err
 	}
-	return v.see("/receipts/%s", given.Consent)
+	return v.see("/receipts/%s?offer=%s", given.Consent, v.reference())
 }
 
 // decline records a no. It costs as much as a yes: one click.
@@ -182,5 +184,8 @@ func (c *Console) decline(v *visit) error {
 		return err
 	}
 	v.tell("declined")
+	if all, err := v.offers(v.reference()); err == nil && all[0].ReturnTo != "" {
+		return v.see("/offers/%s", v.reference()) // from where the way leads back to the product
+	}
 	return v.see("/")
 }

@@ -166,12 +166,15 @@ const asking = "Close dormant accounts" // the task of the stack that asks its o
 func (b *browser) story(by hand) {
 	b.t.Helper()
 	b.visit("/")
+	b.picture("sign-in")
 	by.button("member-7f3a")
 	b.until("/", asking)
+	b.picture("tasks")
 	by.link(asking)
 	offer := b.where()
 	require.Contains(b.t, offer, "/offers/")
 	assert.Contains(b.t, b.text(), "asks to run")
+	b.picture("offer")
 	for began := time.Now(); !strings.HasSuffix(b.where(), "/review"); {
 		require.Less(b.t, time.Since(began), time.Minute, "the gate does not open")
 		b.until(offer, "Allow less")
@@ -180,9 +183,11 @@ func (b *browser) story(by hand) {
 		by.button("Show me the result")
 	}
 	assert.Regexp(b.t, `Changes in a run\s+2\s+4`, b.text())
+	b.picture("choice")
 	b.yes(by, "Allow until")
 	require.Contains(b.t, b.where(), "/receipts/")
 	assert.Contains(b.t, b.text(), "You allowed books to run")
+	b.picture("receipt")
 	by.link("See the task, or stop it")
 	task := b.where()
 	b.until(task, "Waits for you")
@@ -190,15 +195,29 @@ func (b *browser) story(by hand) {
 	by.link(asking)
 	assert.Contains(b.t, b.text(), "Written by the workload")
 	decision := b.where()
+	b.picture("decision")
 	b.yes(by, "Allow this once")
 	require.Equal(b.t, decision, b.where())
 	assert.Contains(b.t, b.text(), "You said yes, once.")
 	b.until(task, "Succeeded")
+	b.picture("task")
+	b.run(task)
 	by.button("Stop this task")
 	require.Equal(b.t, task, b.where())
 	assert.Contains(b.t, b.text(), "Stopped, and committed.")
+	b.picture("stopped")
 	b.nothingRuns(task)
 	b.quiet()
+}
+
+// run looks at the run that has ended well, and goes back.
+func (b *browser) run(task string) {
+	b.t.Helper()
+	b.press(`//tr[contains(., 'Succeeded')]//a`)
+	assert.Contains(b.t, b.text(), "You decided")
+	assert.Contains(b.t, b.text(), "Done")
+	b.picture("run")
+	b.visit(task)
 }
 
 // yes presses a button of this page that needs an open gate. A machine that is busy closes it now and then.
