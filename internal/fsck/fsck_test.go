@@ -26,6 +26,8 @@ func TestIncarnations(t *testing.T) {
 		"no fence and no admission is of an incarnation that has not begun":    `UPDATE nw.effects SET admission = 1::bigint << 40`,
 		"a run that is not over was planned, and claimed, in this incarnation": `SELECT nw.note('incarnation', 'ok', NULL, NULL, NULL, '{"reason": "failover"}')`,
 		"a lane's fence is the number of its claims in their incarnation":      `UPDATE nw.lanes SET fence = fence + 1`,
+		"nothing was admitted after its task was cut off": `SELECT nw.note('cut_off', 'ok', task_id, NULL, NULL, '{"epoch": 99}') FROM nw.effects;
+			UPDATE nw.effects SET admitted_at = clock_timestamp() + interval '1 minute'`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -52,7 +54,7 @@ func TestNotices(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]string{
 		"the owner of an open card was told, or will be": `DELETE FROM nw.notices WHERE kind = 'asked'`,
-		"nobody will be told of a card that is over":     `INSERT INTO nw.notices (matter, kind, task_id, member) SELECT substr(sha256('x'), 1, 16), 'reminder', id, owner FROM nw.tasks`,
+		"nobody will be told of a card that is over":     `INSERT INTO nw.notices (matter, kind, channel, task_id, member) SELECT substr(sha256('x'), 1, 16), 'reminder', 'mail', id, owner FROM nw.tasks`,
 		"a notice is for the owner of its task":          `UPDATE nw.notices SET member = sha256('somebody else')`,
 	} {
 		t.Run(name, func(t *testing.T) {
