@@ -7,6 +7,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/document"
+	"github.com/nightwarrant/nightwarrant/internal/directory"
 	"github.com/nightwarrant/nightwarrant/scheduler/timetable"
 )
 
@@ -305,15 +306,34 @@ func (a *Authority) DryRun(ctx context.Context, m Actor, reference string) (d ap
 	if err != nil {
 		return d, err
 	}
-	d, found, err := a.wouldRun(ctx, anyones(m), ref)
+	d, q, found, err := a.wouldRun(ctx, anyones(m), ref)
 	if err == nil && !found {
 		err = api.Refuse(api.NotFound)
 	}
 	if err != nil {
 		return api.DryRun{}, err
 	}
+	if reason := a.whyNoMember(ctx, q, d.At); reason != "" {
+		d.Reasons = append(d.Reasons, reason)
+	}
 	d.WouldRun = len(d.Reasons) == 0
 	return d, nil
+}
+
+// whyNoMember asks the directory, as an admission would, and ends nothing.
+func (a *Authority) whyNoMember(ctx context.Context, q question, at time.Time) string {
+	who, err := q.owner()
+	if err != nil {
+		return string(api.DirectoryUnavailable)
+	}
+	told, err := a.members.ask(ctx, who, at)
+	switch {
+	case err == nil && told.Answer == directory.Present:
+		return ""
+	case err == nil && told.Answer == directory.Absent:
+		return string(api.NotAMember)
+	}
+	return string(api.DirectoryUnavailable)
 }
 
 // RevocationScope says what ends when a task's consent is revoked.

@@ -264,11 +264,11 @@ func (a *Authority) epoch(ctx context.Context, who seen, task []byte) (*api.CutO
 	return &rows[0], nil
 }
 
-func (a *Authority) wouldRun(ctx context.Context, who seen, task []byte) (d api.DryRun, found bool, err error) {
+func (a *Authority) wouldRun(ctx context.Context, who seen, task []byte) (d api.DryRun, q question, found bool, err error) {
 	var ceiling *string
-	err = a.look(ctx, `SELECT known, at, next_at, reasons, ceiling FROM nw.would_run($1, $2, $3)`, []any{who.member[:], who.all, task}, &found, &d.At, &d.NextAt, &d.Reasons, &ceiling)
+	err = a.look(ctx, `SELECT known, at, next_at, reasons, ceiling, about FROM nw.would_run($1, $2, $3)`, []any{who.member[:], who.all, task}, &found, &d.At, &d.NextAt, &d.Reasons, &ceiling, &q.about)
 	d.At, d.NextAt, d.Ceiling = d.At.UTC(), utc(d.NextAt), deref(ceiling)
-	return d, found, err
+	return d, q, found, err
 }
 
 func (a *Authority) revocationScope(ctx context.Context, who seen, task []byte) (s api.RevocationScope, found bool, err error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
 	"github.com/nightwarrant/nightwarrant/internal/authoritytest"
+	"github.com/nightwarrant/nightwarrant/internal/directory"
 )
 
 // reader is a person in a browser's session.
@@ -397,4 +398,65 @@ func TestADryRunCountsWindows(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"limit_reached"}, d.Reasons)
 	require.Equal(t, "effects_day", d.Ceiling)
+}
+
+// Whoever has left is a reason, and asking ends nothing; a directory that does not answer is one too.
+func TestADryRunAsksTheDirectory(t *testing.T) {
+	t.Parallel()
+	h := authoritytest.New(t)
+	ctx := t.Context()
+	task := h.Consent(h.Task("books"))
+	m, auditor := somebody(t, h, authoritytest.MemberName), somebody(t, h, authoritytest.AuditorName)
+	dry := func(who reader) []string {
+		d, err := h.Authority.DryRun(ctx, who.Actor, task)
+		require.NoError(t, err)
+		return d.Reasons
+	}
+	h.People.Break(true)
+	require.Equal(t, []string{"directory_unavailable"}, dry(m))
+	h.People.Break(false)
+	require.Empty(t, dry(auditor))
+	h.People.Say(h.Platform.URL, authoritytest.MemberName, directory.Absent)
+	require.Equal(t, []string{"not_a_member"}, dry(auditor))
+	require.EqualValues(t, 1, h.Count(`SELECT count(*) FROM nw.consents WHERE state = 'active'`))
+	require.NotEmpty(t, api.WhyNot("not_a_member"))
+
+	run := h.Plan(task)
+	_, ok := h.TryClaim(run)
+	require.False(t, ok)
+	stranded, err := h.Authority.Stranded(ctx, auditor.Actor, "")
+	require.NoError(t, err)
+	require.Len(t, stranded.Items, 1)
+	require.Equal(t, task, stranded.Items[0].Task)
+	require.Equal(t, []string{"no_consent", "not_a_member"}, dry(auditor))
+}
+
+// Who takes a task over sees none of what ran as its earlier owner, and whose it was keeps what is about them.
+func TestHandedOver(t *testing.T) {
+	t.Parallel()
+	h := authoritytest.New(t)
+	ctx := t.Context()
+	task, run := ended(t, h)
+	h.Apply(strings.NewReplacer("revision: 1\nowner", "revision: 2\nowner", "subject: member-1", "subject: member-2").Replace(h.Task("books")))
+	old, next := somebody(t, h, authoritytest.MemberName), somebody(t, h, "member-2")
+	d, err := h.Authority.Task(ctx, next.Actor, task)
+	require.NoError(t, err)
+	require.Len(t, d.Revisions, 1)
+	require.EqualValues(t, 2, d.Revisions[0].Revision)
+	require.Empty(t, d.Consents)
+	require.Nil(t, d.LastRun)
+	runs, err := h.Authority.Runs(ctx, next.Actor, task, "")
+	require.NoError(t, err)
+	require.Empty(t, runs.Items)
+	_, err = h.Authority.Timeline(ctx, next.Actor, run)
+	refused(t, api.NotFound, err)
+
+	_, err = h.Authority.Task(ctx, old.Actor, task)
+	refused(t, api.NotFound, err)
+	line, err := h.Authority.Timeline(ctx, old.Actor, run)
+	require.NoError(t, err)
+	require.Equal(t, run, line.Run.Run)
+	consents, err := h.Authority.Consents(ctx, old.Actor, "")
+	require.NoError(t, err)
+	require.Len(t, consents.Items, 1)
 }

@@ -97,13 +97,18 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- show_revisions lists a task's documents.
+-- owner_of is the member whom a task's document names.
+CREATE FUNCTION nw.owner_of(p_body bytea) RETURNS bytea LANGUAGE sql IMMUTABLE SET search_path = nw, pg_temp AS $$
+  SELECT sha256(convert_to('nightwarrant/member/v1', 'UTF8') || '\x00' || convert_to(o->>'issuer', 'UTF8') || '\x00' || convert_to(o->>'subject', 'UTF8'))
+    FROM (SELECT convert_from(p_body, 'UTF8')::json->'owner' AS o) x $$;
+
+-- show_revisions lists a task's documents; to its owner those that are about them, and not an earlier owner's.
 -- +goose StatementBegin
 CREATE FUNCTION nw.show_revisions(p_member bytea, p_all boolean, p_task bytea, p_before bigint, p_limit integer) RETURNS TABLE (revision bigint, entered_at timestamptz, body bytea)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 BEGIN
   RETURN QUERY SELECT v.revision, d.created_at, d.body FROM tasks k JOIN task_revisions v ON v.task_id = k.id JOIN documents d ON d.digest = v.document
-   WHERE k.ref = p_task AND (k.owner = p_member OR p_all) AND v.revision < p_before ORDER BY v.revision DESC LIMIT least(p_limit, 100);
+   WHERE k.ref = p_task AND (p_all OR (k.owner = p_member AND nw.owner_of(d.body) = p_member)) AND v.revision < p_before ORDER BY v.revision DESC LIMIT least(p_limit, 100);
 END $$;
 -- +goose StatementEnd
 
@@ -268,14 +273,15 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- would_run is why_not for whoever may see the task.
+-- would_run is why_not for whoever may see the task, and whom the directory is to be asked about.
 -- +goose StatementBegin
-CREATE FUNCTION nw.would_run(p_member bytea, p_all boolean, p_task bytea, OUT known boolean, OUT at timestamptz, OUT next_at timestamptz, OUT reasons text[], OUT ceiling text)
+CREATE FUNCTION nw.would_run(p_member bytea, p_all boolean, p_task bytea, OUT known boolean, OUT at timestamptz, OUT next_at timestamptz, OUT reasons text[], OUT ceiling text, OUT about text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE k tasks;
 BEGIN
   SELECT * INTO k FROM tasks WHERE ref = p_task AND (owner = p_member OR p_all);
   known := k.id IS NOT NULL;
+  about := nw.known_as(k.id, (SELECT l.task_revision FROM lanes l WHERE l.task_id = k.id));
   SELECT w.at, w.next_at, w.reasons, w.ceiling INTO at, next_at, reasons, ceiling FROM nw.why_not(k) w;
 END $$;
 -- +goose StatementEnd
