@@ -219,11 +219,11 @@ func TestAProductAsksAgain(t *testing.T) {
 	h.Into(p.Call("POST", api.PathOffers+"/"+next.Offer+"/withdraw", nil), nil)
 	assert.Equal(t, api.OfferEnded, codeOf(member.JSON("POST", api.PathOffers+"/"+next.Offer+"/consent", api.Answer{Digest: o.Digest}, nil)))
 
-	// Another person's task of the same name is not this one's, and an operator's is no product's.
+	// A product hands no task over, and an operator's is no product's.
 	theirs := authoritytest.Starting("a")
 	theirs.For.Subject = "member-2"
 	theirs.Details[0] = authoritytest.Detail("a", "4", "Close the day")
-	refusedWith(t, h, api.RevisionImmutable, func() authoritytest.Answer { return p.Call("POST", api.PathOffers, theirs) })
+	refusedWith(t, h, api.Forbidden, func() authoritytest.Answer { return p.Call("POST", api.PathOffers, theirs) })
 	h.Apply(h.Task("operated"))
 	refusedWith(t, h, api.Forbidden, func() authoritytest.Answer { return p.Call("POST", api.PathOffers, revised("operated", "2")) })
 }

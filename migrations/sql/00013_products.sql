@@ -141,7 +141,7 @@ END $$;
 -- +goose StatementEnd
 
 -- offer_task enters a product's task, or its next revision, with an offer to its owner. The same question again has the same offer, whether it waits or
--- has been agreed to; a no is a no to this revision. Only the product that entered a task may change it.
+-- has been agreed to; a no is a no to this revision. Only the product that entered a task may change it, and it does not hand it over.
 -- +goose StatementBegin
 CREATE FUNCTION nw.offer_task(p_product bytea, p_instance bytea, p_boot bigint, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea, p_item json, p_back bytea, p_back_body bytea,
   OUT verdict text, OUT offer bytea)
@@ -161,7 +161,7 @@ BEGIN
   verdict := CASE
     WHEN who.verdict <> 'ok' THEN who.verdict
     WHEN d.state IS NULL THEN 'admission_closed'
-    WHEN NOT nw.may_offer(who.component, p_item, p_back_body) OR k.id IS NOT NULL AND k.product_id IS DISTINCT FROM who.component THEN 'forbidden'
+    WHEN NOT nw.may_offer(who.component, p_item, p_back_body) OR k.id IS NOT NULL AND (k.product_id IS DISTINCT FROM who.component OR k.owner <> decode(p_item->>'owner', 'hex')) THEN 'forbidden'
     WHEN l.task_revision > (p_item->>'revision')::bigint THEN 'revision_stale'
     WHEN again THEN nw.nonce_verdict(p_nonce_at)
     WHEN o.state = 'declined' THEN 'offer_ended'
