@@ -63,7 +63,7 @@ func TestARequirementOnlyAdds(t *testing.T) {
 func TestAddedFamiliesAreRequired(t *testing.T) {
 	t.Parallel()
 	own := "x_" + fmt.Sprintf("%064x", "printing")
-	for _, family := range []string{"directory", "brokering", "models", own} {
+	for _, family := range []string{"brokering", "models", own} {
 		c := newCluster(t)
 		c.require(3, "{}", "{}")
 		c.exec(`INSERT INTO nw.requirement_families VALUES (3, $1, 1)`, family)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -244,4 +245,40 @@ func FuzzWords(f *testing.F) {
 			require.NotContains(t, r.Kind+r.Name, "/")
 		}
 	})
+}
+
+// The directory is good when it takes our token and says that it does not know whom nobody can know.
+func TestTheDirectoryAnswersOrSaysWhyNot(t *testing.T) {
+	t.Parallel()
+	r, s := trusting(t)
+	assert.Equal(t, readiness.Good, reasonOf(r.lookAtDirectory(t.Context())))
+	s.members.Add("somebody", "")
+	assert.Equal(t, readiness.Good, reasonOf(r.lookAtDirectory(t.Context())), "whoever else there is")
+
+	token := filepath.Join(s.dir, "directory.token")
+	require.NoError(t, os.WriteFile(token, []byte("another"), 0o600))
+	reason, why := r.lookAtDirectory(t.Context())
+	assert.Equal(t, readiness.Unreachable, reason, "a token that it does not take")
+	require.ErrorContains(t, why, "status 401")
+	require.NoError(t, os.Remove(token))
+	reason, _ = r.lookAtDirectory(t.Context())
+	assert.Equal(t, readiness.Unreachable, reason)
+	require.NoError(t, os.WriteFile(token, []byte("directory-token"), 0o600))
+	assert.Equal(t, readiness.Good, reasonOf(r.lookAtDirectory(t.Context())), "a token that was rotated")
+
+	knowing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // whoever is asked about
+		w.Header().Set("Content-Type", "application/scim+json")
+		var asked string
+		_ = json.Unmarshal([]byte(strings.TrimPrefix(r.URL.Query().Get("filter"), "externalId eq ")), &asked)
+		_ = json.NewEncoder(w).Encode(map[string]any{"schemas": []string{"urn:ietf:params:scim:api:messages:2.0:ListResponse"}, "totalResults": 1,
+			"Resources": []any{map[string]any{"externalId": asked, "active": true}}})
+	}))
+	defer knowing.Close()
+	r.config.Directory.URL = knowing.URL
+	members, err := membersOf(r.config.Directory, r.config.Envelope.Issuer.URL)
+	require.NoError(t, err)
+	defer members.Close()
+	r.members = members
+	reason, _ = r.lookAtDirectory(t.Context())
+	assert.Equal(t, readiness.Canary, reason, "one that knows everybody")
 }
