@@ -17,7 +17,7 @@ const cliHead = `# The command line
 
 One program, ` + "`nightwarrant`" + `. Commands of people take ` + "`--authority`, `--envelope-file` and `--key-file`" + `, or their variables ` + "`NIGHTWARRANT_AUTHORITY`, `NIGHTWARRANT_ENVELOPE_FILE`" + `
 and ` + "`NIGHTWARRANT_KEY_FILE`" + `; lists print a table, and JSON with ` + "`--json`" + `. It exits with 0; with 78 (` + "`EX_CONFIG`" + `) where a setting is wrong, so that starting again does not help;
-with 1 otherwise, but for `effect`, whose outcomes have codes of their own; and says one sentence on stderr. Written by ` + "`UPDATE_DOCS=1 go test ./cmd/nightwarrant -run TestCLIPage`" + `.
+with 1 otherwise, but for ` + "`effect`" + `, whose outcomes have codes of their own; and says one sentence on stderr. Written by ` + "`UPDATE_DOCS=1 go test ./cmd/nightwarrant -run TestCLIPage`" + `.
 `
 
 // The page of the command line is what the commands say of themselves.
