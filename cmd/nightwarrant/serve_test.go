@@ -104,7 +104,7 @@ func TestServeRefusesFiles(t *testing.T) {
 		{"audience: " + authoritytest.Audience, "audience: " + s.url, "envelope cannot be used: principal: the envelope's issuer and audience must differ from our issuer"},
 		{"audience: " + authoritytest.Audience, "audience: " + s.platform.URL, "envelope cannot be used"},
 		{"subject: operator-1", "subject: \"\"", "envelope.operators must each have an issuer and a subject"},
-		{"operators: [{issuer: ", "operators: [{issuer: x", "an operator must be named by the envelope's issuer"},
+		{"operators: [{issuer: ", "operators: [{issuer: x", "an operator or auditor must be named by the envelope's issuer"},
 		{"issuers: [{url: " + s.workloads.URL, "issuers: [{url: " + s.url, "our own issuer cannot be a configured issuer"},
 		{"issuers: [{url: http://127.0.0.1", "issuers: [{url: http://192.0.2.1", "it must be https (http only for loopback addresses)"},
 		{"issuers: [{url: ", "issuers: [{roots_file: /nowhere, url: ", "roots_file that cannot be used"},
