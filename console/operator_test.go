@@ -5,11 +5,13 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nightwarrant/nightwarrant/internal/authoritytest"
+	"github.com/nightwarrant/nightwarrant/internal/directory"
 )
 
 // operatorsPages are those without anything in their path.
@@ -159,4 +161,22 @@ func TestAudit(t *testing.T) {
 	bad := au.get("/operate/audit/export?since=yesterday")
 	assert.Equal(t, http.StatusBadRequest, bad.Status)
 	assert.Empty(t, bad.Header.Get("Content-Disposition"), "a refusal is a page")
+}
+
+// Who has left is seen by operators, with the tasks that stand still; the owner's notice goes to whoever the directory has instead.
+func TestStrandedTasksAreShown(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	task := s.Consent(s.Task("close-the-day"))
+	w := s.Claim(s.Plan(task))
+	au := s.visitor(authoritytest.AuditorName)
+	assert.Contains(t, au.get("/operate/stranded").Body, "No task is stranded.")
+	s.People.Say(s.Platform.URL, authoritytest.MemberName, directory.Absent)
+	require.Eventually(t, func() bool { return w.Renew().Status != http.StatusOK }, 20*time.Second, 100*time.Millisecond)
+	page := au.get("/operate/stranded").Body
+	assert.Contains(t, page, `href="/operate/tasks/`+task+`"`)
+	assert.Contains(t, page, "Close the day")
+	assert.NotContains(t, page, authoritytest.MemberName, "by reference only")
+	assert.EqualValues(t, 1, s.Count(`SELECT count(*) FROM nw.notices WHERE kind = 'task_paused' AND channel = 'mail' AND nw.named(task_id, member)->>'subject' = $1`, authoritytest.MemberName))
+	assert.Contains(t, s.visitor(authoritytest.OperatorName).get("/operate/tasks/"+task).Body, "Nothing: there is no consent.")
 }
