@@ -49,6 +49,7 @@ func showOffer(b *strings.Builder, o api.Offer, c document.Consent, d api.Decisi
 		showGrant(b, g, c.Dial)
 	}
 	b.WriteString("  cannot  anything else, or anything anywhere else\n")
+	showOptional(b, o)
 
 	showLimits(b, c)
 	showMore(b, c)

@@ -55,7 +55,7 @@ func table[T any](b *strings.Builder, none string, items []T, head string, row f
 }
 
 func (p program) offer() *cobra.Command {
-	return group("offer", "See what you are asked to consent to, and answer", p.offerList(), p.offerShow(), p.offerAccept(), p.offerDecline())
+	return group("offer", "See what you are asked to consent to, and answer", p.offerList(), p.offerShow(), p.offerNarrow(), p.offerAccept(), p.offerDecline())
 }
 
 func (p program) offerList() *cobra.Command {

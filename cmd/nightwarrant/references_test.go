@@ -24,6 +24,7 @@ func TestReferencesAreNoFlags(t *testing.T) {
 			"finding record REF happened": "POST /v1/findings",
 			"offer accept REF --digest -HA88Fb__TSfqQIi76QgqztEH8TPfgRCJyltG2Xu45Y": "POST /v1/offers/REF/consent",
 			"offer show REF":    "GET /v1/offers/REF",
+			"offer narrow REF":  "POST /v1/offers/REF/narrow",
 			"admin cut-off REF": "POST /v1/tasks/REF/cut-off",
 		} {
 			seen := ""
