@@ -24,6 +24,7 @@ type Summary struct {
 	Closing     *Closing         `json:"closing"`
 	Approvals   *Approvals       `json:"approvals"`
 	Spend       *Spend           `json:"spend"`
+	Left        *Left            `json:"left"`
 	Log         Log              `json:"audit"`
 	Attacks     []Attack         `json:"attacks"`
 	Replicas    int              `json:"replicas"`
@@ -64,8 +65,8 @@ func Story(ctx context.Context, o Options, out io.Writer) (summary Summary, err 
 		s.Stop()
 		err = errors.Join(err, s.leave())
 	}()
-	t := teller{s, say, &Closing{}, &Approvals{}, &Spend{}}
-	for _, chapter := range []func(context.Context) error{t.setUp, t.consent, t.interrupted, t.restarted, t.closed, t.asked, t.revoked} {
+	t := teller{s, say, &Closing{}, &Approvals{}, &Spend{}, &Left{}}
+	for _, chapter := range []func(context.Context) error{t.setUp, t.consent, t.interrupted, t.restarted, t.closed, t.asked, t.left, t.revoked} {
 		if err := chapter(ctx); err != nil {
 			return Summary{}, fmt.Errorf("%w (logs are in %s)", err, s.path("logs"))
 		}
@@ -88,6 +89,7 @@ type teller struct {
 
 	approvals *Approvals
 	spend     *Spend
+	gone      *Left
 }
 
 func (t teller) setUp(ctx context.Context) error {
@@ -246,7 +248,7 @@ func (s *Stack) one(ctx context.Context, sql string, args []any, dest ...any) er
 }
 
 func (t teller) summary(ctx context.Context, attacks []Attack) (Summary, error) {
-	s := Summary{Runs: map[string]int64{}, Closing: t.closing, Approvals: t.approvals, Spend: t.spend, Attacks: attacks, Replicas: len(t.replicas), Fsck: "ok"}
+	s := Summary{Runs: map[string]int64{}, Closing: t.closing, Approvals: t.approvals, Spend: t.spend, Left: t.gone, Attacks: attacks, Replicas: len(t.replicas), Fsck: "ok"}
 	err := t.execute(ctx, t.database(), func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(ctx, `SELECT state, count(*) FROM nw.runs GROUP BY state`)
 		if err != nil {
@@ -287,7 +289,7 @@ func (t teller) summary(ctx context.Context, attacks []Attack) (Summary, error) 
 
 // sound says whether all of it held.
 func (s Summary) sound() bool {
-	ok := s.Fsck == "ok" && s.Log.sound() && s.Closing.sound() && s.Runs["succeeded"] >= wantedRuns && s.Approvals.sound() && s.Spend.sound() && s.AppliedRows+s.Approvals.Applied+s.Spend.Calls == s.Effects.Committed && len(s.Attacks) == 9 && s.Replicas == 2
+	ok := s.Fsck == "ok" && s.Log.sound() && s.Closing.sound() && s.Runs["succeeded"] >= wantedRuns && s.Approvals.sound() && s.Spend.sound() && s.Left.sound() && s.AppliedRows+s.Approvals.Applied+s.Spend.Calls == s.Effects.Committed && len(s.Attacks) == 9 && s.Replicas == 2
 	for _, a := range s.Attacks {
 		ok = ok && a.Refused && a.Code != ""
 	}
