@@ -110,7 +110,11 @@ func (c *Console) decision(v *visit) error {
 	if err != nil {
 		return err
 	}
-	d, zone := cards[0], v.in()
+	d := cards[0]
+	zone, err := v.zoneOf(d.Task)
+	if err != nil {
+		return err
+	}
 	a := arguedOf(d.Effect)
 	shown := a.Parameters
 	if len(shown) == 0 {

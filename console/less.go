@@ -176,7 +176,7 @@ func minor(text, currency string) (int64, bool) {
 	text = strings.ReplaceAll(text, ",", ".")
 	units, part, found := strings.Cut(text, ".")
 	digits := places(currency)
-	if found && (part == "" || len(part) > digits) {
+	if units == "" || units == "-" || found && (part == "" || len(part) > digits) {
 		return 0, false
 	}
 	n, err := strconv.ParseInt(units+part+strings.Repeat("0", digits-len(part)), 10, 64)

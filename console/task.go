@@ -79,6 +79,15 @@ func (v *visit) detail(reference string) (api.TaskDetail, error) {
 	return v.c.Authority.Task(v.r.Context(), m, reference)
 }
 
+// zoneOf is the zone of a page about one task: the chosen one, else the task's.
+func (v *visit) zoneOf(task string) (*time.Location, error) {
+	if v.zone != nil {
+		return v.zone, nil
+	}
+	t, err := v.detail(task)
+	return v.in(taskOf(t.Document).Schedule), err
+}
+
 func (c *Console) task(v *visit) error {
 	t, err := v.detail(v.reference())
 	if err != nil {

@@ -25,6 +25,8 @@ var bans = []ban{
 	{"authority", "guards", "the authority must not trust a guard's reading of anything"},
 	{"authority", "worker", "the authority shares no code with those it judges"},
 	{"authority", "internal/server", "deciding does not know of HTTP"},
+	{"authority", "console", "deciding does not know of pages"},
+	{"console", "internal/server", "pages call the verbs that the API calls, and not the API"},
 	{"authority", "internal/session", "an actor is made from what a door has found out, and not found out here"},
 	{"authority", "console", "deciding does not know of pages"},
 	{"internal/principal", "github.com/jackc/pgx", "who somebody is depends on nothing that is stored"},
