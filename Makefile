@@ -8,7 +8,7 @@ GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@latest
 SOURCES     := $(shell find . -path ./build -prune -o -path '*/node_modules' -prune -o -type f \( -name '*.go' -o -name '*.sql' -o -name '*.tmpl' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name '*.svg' \) -print) go.mod go.sum
 
-.PHONY: build keyhost demo dev test history-long conformance interop mutants bench closing closing-long lint vuln fuzz clean
+.PHONY: build keyhost demo dev test history-long conformance interop spire mutants bench closing closing-long lint vuln fuzz clean
 
 build: bin/nightwarrant
 
@@ -60,6 +60,13 @@ interop:
 	@scripts/ensure-postgres.sh
 	@scripts/ensure-node.sh
 	@$(GO) test ./test/interop -count=1 -timeout 15m -v
+
+# A run claimed with a JWT-SVID of a real SPIRE server and agent, which are built from their public module: a table step × outcome. The first build takes long.
+spire:
+	@scripts/ensure-postgres.sh
+	@scripts/ensure-cc.sh
+	cd tools/spire && $(GO) build -trimpath -o $(CURDIR)/build/spire/ github.com/spiffe/spire/cmd/spire-server github.com/spiffe/spire/cmd/spire-agent
+	@NIGHTWARRANT_SPIRE=$(CURDIR)/build/spire $(GO) test -tags spire ./test/spire -count=1 -timeout 15m -v
 
 # Each bug that was found before is planted once more; the suite must catch every one.
 mutants:
