@@ -114,6 +114,7 @@ func TestClientsWeDidNotWrite(t *testing.T) {
 		}
 		newcomerInNode(t, h)
 	})
+	t.Run("tutorial in Go", func(t *testing.T) { newcomerInGo(t, h) })
 	fmt.Print("\n" + draw(all, table)) // what make interop shows
 	if t.Failed() {
 		t.Log(h.logs())
