@@ -36,6 +36,7 @@ const (
 	discovery   = time.Hour // for which what the provider says of itself is used
 	pause       = 2 * time.Second
 	maxQuery    = 8 << 10
+	maxCodes    = 16 // are redeemed at the same time: anybody can send one
 )
 
 // Secret is a client secret that does not print.
@@ -57,6 +58,7 @@ type Config struct {
 type Provider struct {
 	Config
 	client *http.Client
+	codes  chan struct{} // a place for each code that is being redeemed
 
 	mu     sync.Mutex
 	met    *met
@@ -85,7 +87,7 @@ func New(c Config) (*Provider, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Provider{Config: c, client: newClient(c.Roots)}, nil
+	return &Provider{Config: c, client: newClient(c.Roots), codes: make(chan struct{}, maxCodes)}, nil
 }
 
 // Begin implements session.Provider.
@@ -129,6 +131,12 @@ func (p *Provider) Finish(w http.ResponseWriter, r *http.Request) (session.Arriv
 // redeem gets the ID token for a code. Two implementations must agree on it.
 func (p *Provider) redeem(ctx context.Context, a attempt, code string) (principal.Principal, error) {
 	var nobody principal.Principal
+	select {
+	case p.codes <- struct{}{}:
+		defer func() { <-p.codes }()
+	default:
+		return nobody, api.Refuse(api.TooManyRequests)
+	}
 	m, err := p.meet(ctx)
 	if err != nil {
 		return nobody, err

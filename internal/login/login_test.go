@@ -346,6 +346,37 @@ func TestAnswersThatAreRefused(t *testing.T) {
 	}
 }
 
+// Whoever sends codes that he has invented has so many redeemed at the same time
+// and no more: the provider is not to be flooded through us.
+func TestManyCodes(t *testing.T) {
+	t.Parallel()
+	h := provide(t, nil)
+	arrived, release := make(chan struct{}), make(chan struct{})
+	h.raw(func(w http.ResponseWriter, _ *http.Request) {
+		arrived <- struct{}{}
+		<-release
+		w.WriteHeader(http.StatusBadRequest)
+	})
+	cookie, q := h.begin(t, "/")
+	ended := make(chan error)
+	for range 16 {
+		go func() {
+			_, _, err := h.finish("code=x&state="+q.Get("state"), cookie)
+			ended <- err
+		}()
+		<-arrived
+	}
+	_, _, err := h.finish("code=x&state="+q.Get("state"), cookie)
+	refused(t, err, api.TooManyRequests, "one too many")
+	close(release)
+	for range 16 {
+		refused(t, <-ended, api.InvalidEnvelope, "the others")
+	}
+	go func() { <-arrived }()
+	_, _, err = h.finish("code=x&state="+q.Get("state"), cookie)
+	refused(t, err, api.InvalidEnvelope, "there is room again")
+}
+
 func TestAProviderThatIsAway(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Error(w, "evil", http.StatusBadGateway) }))
