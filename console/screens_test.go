@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -79,4 +81,38 @@ func TestPagesInOtherStates(t *testing.T) {
 	b.sound("refused")
 	b.quiet()
 	fmt.Fprintln(t.Output(), "pictures are in build/screens")
+}
+
+// A page refreshes by itself what may have changed: without going anywhere, without taking the focus, and saying it politely.
+func TestAPageRefreshesItself(t *testing.T) {
+	t.Parallel()
+	chromium(t)
+	s := newSite(t)
+	s.Consent(s.Task("close-the-day"))
+	b := s.window(authoritytest.MemberName)
+	b.visit("/")
+	require.Contains(t, b.text(), "Nothing waits for you.")
+	b.do(chromedp.Evaluate[chromedp.Void](`window.stayed = true; document.querySelector("table a").focus()`))
+	s.Apply(strings.Replace(s.Task("close-the-week"), "Close the day", "Close the week", 1))
+	b.do(chromedp.WaitVisible(`//h3[contains(., 'Close the week')]`))
+	assert.Equal(t, "1 offer waits for your answer.", ask(b, chromedp.Text(`//p[@role='status' and contains(@class, 'summary')]`)))
+	assert.True(t, ask(b, chromedp.Evaluate[bool](`window.stayed === true`)), "the page was loaded anew")
+	assert.Equal(t, "Close the day", ask(b, chromedp.Evaluate[string](`document.activeElement.innerText`)), "the focus was taken")
+	b.quiet()
+}
+
+// What the policy of content refuses is refused, and its report arrives: that there is none on our pages means something.
+func TestThePolicyOfContentBites(t *testing.T) {
+	t.Parallel()
+	chromium(t)
+	s := newSite(t)
+	b := s.window(authoritytest.MemberName)
+	b.visit("/settings")
+	b.do(chromedp.Evaluate[chromedp.Void](`{ let e = document.createElement("script"); e.textContent = "window.planted = true"; document.head.append(e);
+		document.querySelector("h1").setAttribute("style", "color: red"); let i = document.createElement("img"); i.src = "https://elsewhere.example/x.png"; document.body.append(i) }`))
+	assert.False(t, ask(b, chromedp.Evaluate[bool](`window.planted === true`)))
+	require.Eventually(t, func() bool { return s.Console.Reported() > 0 }, time.Minute, 100*time.Millisecond)
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	assert.NotEmpty(t, b.bad)
 }

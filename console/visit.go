@@ -53,14 +53,13 @@ func (c *Console) wrap(route string, p page) http.Handler {
 // policy is the content security policy: nothing but our own files, no script
 // or style in a page, no frame around it, no form to elsewhere.
 const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; " +
-	"frame-ancestors 'none'; base-uri 'none'; report-uri " + pathReports + "; report-to policy"
+	"frame-ancestors 'none'; base-uri 'none'; report-uri " + pathReports
 
 const pathReports = "/reports/policy"
 
 func (c *Console) harden(h http.Header) {
 	for name, value := range map[string]string{
 		"Content-Security-Policy":      policy,
-		"Reporting-Endpoints":          `policy="` + c.Origin + pathReports + `"`,
 		"Cross-Origin-Opener-Policy":   "same-origin",
 		"Cross-Origin-Resource-Policy": "same-origin",
 		"Referrer-Policy":              "same-origin", // no-referrer would take the origin from our own forms
@@ -73,6 +72,9 @@ func (c *Console) harden(h http.Header) {
 	}
 	if c.secure {
 		h.Set("Strict-Transport-Security", "max-age=31536000")
+		// Browsers that know report-to do not look at report-uri, and report over TLS only.
+		h.Set("Content-Security-Policy", policy+"; report-to policy")
+		h.Set("Reporting-Endpoints", `policy="`+c.Origin+pathReports+`"`)
 	}
 }
 
