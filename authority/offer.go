@@ -226,8 +226,11 @@ func (a *Authority) view(r offerRow) api.Offer {
 		shown = r.variantBody
 		o.Chosen = &api.Chosen{Digest: encode(r.variant), Document: shown}
 	}
-	if consent, err := document.ParseConsent(shown); err == nil {
-		o.NextFires = nextFires(consent, a.Now())
+	if r.state == "open" {
+		var consent document.Consent // which was held against every rule when it was stored
+		if err := json.Unmarshal(shown, &consent); err == nil {
+			o.NextFires = nextFires(consent, a.Now())
+		}
 	}
 	if r.product != nil {
 		o.Product = a.registry.now().name(r.product)

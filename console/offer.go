@@ -1,6 +1,7 @@
 package console
 
 import (
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -19,7 +20,8 @@ func (v *visit) offers(reference string) ([]api.Offer, error) {
 
 func (v *visit) offerLine(o api.Offer, zone *time.Location) offerLine {
 	l := offerLine{Offer: o.Offer, Expires: v.at(o.ExpiresAt, zone)}
-	if d, err := document.ParseConsent(o.Document); err == nil {
+	var d document.Consent
+	if err := json.Unmarshal(o.Document, &d); err == nil {
 		l.Title, l.Client, l.Rhythm = theirs(d.Client, d.Title), d.Client, rhythm(d.Schedule)
 	}
 	return l

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
@@ -72,14 +73,14 @@ func (c *Console) tasks(v *visit) error {
 	return v.show(sheet{Name: "tasks", Title: "Your tasks", Here: "tasks", Every: 5, Main: p}, zone)
 }
 
-// taskOf reads a stored task; one that cannot be read has no title and says so by that.
+// taskOf reads a stored task, which was held against every rule when it was entered: a page of them
+// needs no more than the words. One that cannot be read has no title and says so by that.
 func taskOf(body []byte) *document.Task {
-	if d, err := document.ParseJSON(body); err == nil {
-		if t, ok := d.(*document.Task); ok {
-			return t
-		}
+	var t document.Task
+	if err := json.Unmarshal(body, &t); err != nil {
+		return &document.Task{}
 	}
-	return &document.Task{}
+	return &t
 }
 
 func (v *visit) taskLine(t api.Task, d *document.Task, zone *time.Location) taskLine {

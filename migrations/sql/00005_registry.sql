@@ -410,15 +410,20 @@ END $$;
 
 -- Reading. Scope lives in the query (B2): each takes the member, and what it may not see is not in the answer.
 
+-- show_offers lists offers that wait for an answer, and the last of those that do not; one only when it is named.
 -- +goose StatementBegin
 CREATE FUNCTION nw.show_offers(p_member bytea, p_offer bytea) RETURNS TABLE (ref bytea, task bytea, digest bytea, state text, expires_at timestamptz, body bytea, most bytea, variant bytea, variant_body bytea,
   product bytea, back bytea)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+DECLARE these bigint[]; t timestamptz := clock_timestamp();
 BEGIN
-  RETURN QUERY SELECT o.ref, k.ref, o.digest, CASE WHEN o.state = 'open' AND o.expires_at <= clock_timestamp() THEN 'expired' ELSE o.state END, o.expires_at, d.body, m.body, o.variant, v.body, g.name, b.body
+  these := CASE WHEN p_offer IS NOT NULL THEN ARRAY(SELECT o.id FROM offers o WHERE o.ref = p_offer AND o.member = p_member)
+    ELSE ARRAY(SELECT o.id FROM offers o WHERE o.member = p_member AND o.state = 'open' AND o.expires_at > t ORDER BY o.id DESC LIMIT 100)
+      || ARRAY(SELECT o.id FROM offers o WHERE o.member = p_member AND (o.state <> 'open' OR o.expires_at <= t) ORDER BY o.id DESC LIMIT 25) END;
+  RETURN QUERY SELECT o.ref, k.ref, o.digest, CASE WHEN o.state = 'open' AND o.expires_at <= t THEN 'expired' ELSE o.state END, o.expires_at, d.body, m.body, o.variant, v.body, g.name, b.body
     FROM offers o JOIN tasks k ON k.id = o.task_id JOIN documents d ON d.digest = o.digest
     LEFT JOIN documents m ON m.digest = o.most LEFT JOIN documents v ON v.digest = o.variant LEFT JOIN registry g ON g.id = o.product_id LEFT JOIN documents b ON b.digest = o.back
-   WHERE o.member = p_member AND (p_offer IS NULL OR o.ref = p_offer) ORDER BY o.id DESC LIMIT 100;
+   WHERE o.id = ANY (these) ORDER BY o.id DESC;
 END $$;
 -- +goose StatementEnd
 

@@ -8,6 +8,7 @@ CREATE INDEX tasks_client ON nw.tasks (client_id, id);
 CREATE INDEX consents_task ON nw.consents (task_id, id);
 CREATE INDEX consents_active ON nw.consents (member, id) WHERE state = 'active';
 CREATE INDEX consents_ended ON nw.consents (member, id) WHERE state <> 'active';
+CREATE INDEX offers_member_open ON nw.offers (member, id) WHERE state = 'open';
 CREATE INDEX decisions_pending ON nw.decisions (member, id) WHERE state = 'pending';
 
 -- When a consent ended is written down by whatever ends it.
