@@ -19,6 +19,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/authority"
 	"github.com/nightwarrant/nightwarrant/authority/attestation"
+	"github.com/nightwarrant/nightwarrant/internal/directory"
 	"github.com/nightwarrant/nightwarrant/internal/jwks"
 	"github.com/nightwarrant/nightwarrant/internal/localstack"
 	"github.com/nightwarrant/nightwarrant/internal/pg"
@@ -233,9 +234,16 @@ func (h *pagesHouse) open(ctx context.Context, dir string) error {
 		return err
 	}
 	log := slog.New(slog.DiscardHandler)
-	h.authority, err = authority.New(ctx, authority.Config{Pool: h.pool, Keys: bundle, Assertions: assertions, Envelopes: h.people, Gate: readiness.NewGate(h.pool, log),
+	h.authority, err = authority.New(ctx, authority.Config{Pool: h.pool, Keys: bundle, Assertions: assertions, Envelopes: h.people, Gate: readiness.NewGate(h.pool, log), Directory: everybody{},
 		Issuer: pagesOwn, Lease: authority.MaxLease, Log: log})
 	return err
+}
+
+// everybody is a member here: what a directory takes is its own.
+type everybody struct{}
+
+func (everybody) Member(context.Context, string, string) (directory.Answer, error) {
+	return directory.Present, nil
 }
 
 // somebody is a person in a session.

@@ -58,7 +58,7 @@ func (h *pagesHouse) pages(ctx context.Context) (map[string]func() (int, error),
 	out := map[string]func() (int, error){}
 	for path, subject := range map[string]string{
 		"/": pagesMember, "/tasks/" + task.Task: pagesMember, "/runs": pagesMember, "/runs/" + task.LastRun.Run: pagesMember, "/decisions": pagesMember, "/ambiguous": pagesMember,
-		"/acting": pagesMember, "/receipts/" + task.Consent: pagesMember, "/operate": pagesOperator, "/operate/tasks": pagesOperator, "/operate/audit": pagesOperator, "/operate/registry/WorkloadRole": pagesOperator,
+		"/acting": pagesMember, "/receipts/" + task.Consent: pagesMember, "/operate": pagesOperator, "/operate/tasks": pagesOperator, "/operate/audit": pagesOperator, "/operate/registry/roles": pagesOperator,
 	} {
 		name := reference.ReplaceAllString(path, "/…")
 		out[name] = func() (int, error) { return b.load(ctx, path, subject) }

@@ -84,6 +84,8 @@ var invariants = []invariant{
 	{"a member's ledger of money is what all its tasks spent or reserved in its month", ledger("c.member", "c.currency", "coalesce(e.spent, e.amount)")},
 	{"no effect is asked for in a run more often than was agreed", `SELECT e.run_id FROM nw.effects e JOIN nw.runs r ON r.id = e.run_id JOIN nw.consents c ON c.id = r.consent_id
 		GROUP BY e.run_id, e.digest, c.max_repeats HAVING count(*) > c.max_repeats`},
+	{"an ambiguous effect is found by its task's owner", `SELECT e.id FROM nw.effects e JOIN nw.tasks k ON k.id = e.task_id LEFT JOIN nw.ambiguities a ON a.effect_id = e.id
+		WHERE (e.state = 'ambiguous') <> (a.effect_id IS NOT NULL) OR a.owner <> k.owner`},
 	{"evidence is about an ambiguous effect", `SELECT v.effect_id FROM nw.evidence v JOIN nw.effects e ON e.id = v.effect_id WHERE e.state <> 'ambiguous'`},
 	{"a card is open exactly while its run waits", `SELECT r.id FROM nw.runs r WHERE (r.state = 'waiting') <> EXISTS (SELECT FROM nw.decisions d WHERE d.run_id = r.id AND d.state = 'pending')`},
 	{"a run has at most three cards", `SELECT run_id FROM nw.decisions GROUP BY run_id HAVING count(*) > 3`},
