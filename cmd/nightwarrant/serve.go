@@ -203,7 +203,7 @@ func rootsOf(file string) (*x509.CertPool, error) {
 func (r *replica) run(ctx context.Context) error {
 	gate := readiness.NewGate(r.watching, r.log)
 	a, err := authority.New(ctx, authority.Config{Pool: r.pool, Keys: r.keys, Assertions: r.assertions, Envelopes: r.envelopes, Gate: gate, Directory: r.members,
-		Issuer: r.config.Issuer, Lease: r.config.Lease.Std(), Log: r.log})
+		Issuer: r.config.Issuer, Lease: r.config.Lease.Std(), Pages: r.config.Console.Origin, Log: r.log})
 	if err != nil {
 		return err
 	}

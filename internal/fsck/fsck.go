@@ -114,6 +114,9 @@ var invariants = []invariant{
 	{"a task is scheduled only under a consent", `SELECT s.task_id FROM nw.schedules s JOIN nw.lanes l USING (task_id) WHERE l.consent_id IS NULL`},
 	{"a consent binds what was offered", `SELECT c.id FROM nw.consents c JOIN nw.offers o ON o.id = c.offer_id
 		WHERE c.digest NOT IN (o.digest, coalesce(o.variant, o.digest)) OR c.member <> o.member OR c.task_id <> o.task_id OR c.task_revision <> o.task_revision OR o.state <> 'accepted'`},
+	{"what can be agreed to lies within its offer", `SELECT o.id FROM nw.offers o JOIN nw.documents m ON m.digest = coalesce(o.most, o.digest) JOIN nw.documents d ON d.digest IN (o.digest, o.variant)
+		WHERE NOT nw.within(d.body, m.body)`},
+	{"a product asks about tasks of its own", `SELECT o.id FROM nw.offers o JOIN nw.tasks k ON k.id = o.task_id WHERE o.product_id <> k.product_id OR o.product_id IS NOT NULL AND k.product_id IS NULL`},
 	{"a consent is its owner's", `SELECT c.id FROM nw.consents c JOIN nw.tasks k ON k.id = c.task_id WHERE c.member <> k.owner AND c.state = 'active'`},
 	{"a document is what its digest names", `SELECT d.digest FROM nw.documents d WHERE d.digest <> sha256(convert_to(CASE d.kind WHEN 'consent' THEN 'nightwarrant/offer/v1'
 		ELSE 'nightwarrant/document/v1' END, 'UTF8') || '\x00'::bytea || d.body)`},
