@@ -186,6 +186,7 @@ func TestHelpNamesEveryCommandForPeople(t *testing.T) {
 	}
 	assert.NotContains(t, out, "dev-issuer", "it is no part of the product")
 	assert.NotContains(t, out, "dev-idp")
+	assert.NotContains(t, out, "dev-directory")
 }
 
 // Every command says in one line what it does, and takes no flag by which an

@@ -36,7 +36,7 @@ var filling = []struct {
 	{`INSERT INTO nw.runs (ref, task_id, consent_id, member, role_id, nominal_at, activation_epoch, deadline, effects_left, steps_left, spend_left)
 	   SELECT uuid_send(gen_random_uuid()), c.task_id, c.id, c.member, c.role_id, now(), 1, now() + interval '1 hour', 5, 100, 0 FROM nw.consents c JOIN part USING (member)`, 0},
 	{`INSERT INTO nw.slots (task_id, nominal_at, outcome, run_id, zone)
-	   SELECT r.task_id, r.nominal_at, 'run', r.id, sha256('zone') FROM nw.runs r JOIN nw.tasks t ON t.id = r.task_id JOIN part ON owner = member`, 0},
+	   SELECT r.task_id, r.nominal_at, 'run', r.id, sha256('zone') FROM nw.runs r JOIN nw.tasks t ON t.id = r.task_id JOIN part ON t.owner = part.member`, 0},
 }
 
 // fill makes rows runs and returns their references in random order.
@@ -63,7 +63,7 @@ func fill(ctx context.Context, c *pgx.Conn, rows int, owner document.Owner) ([]s
 			return nil, err
 		}
 	}
-	found, err := tx.Query(ctx, `SELECT r.ref FROM nw.runs r JOIN nw.tasks t ON t.id = r.task_id JOIN part ON owner = member ORDER BY random()`)
+	found, err := tx.Query(ctx, `SELECT r.ref FROM nw.runs r JOIN nw.tasks t ON t.id = r.task_id JOIN part ON t.owner = part.member ORDER BY random()`)
 	if err != nil {
 		return nil, err
 	}
