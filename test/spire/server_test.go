@@ -105,7 +105,7 @@ func serve(t *testing.T, name string) *domain {
 	for _, folder := range []string{"server", "agent"} {
 		require.NoError(t, os.Mkdir(filepath.Join(dir, folder), 0o700))
 	}
-	d.write("server.conf", strings.ReplaceAll(serverConf, "BUNDLE", strconv.Itoa(bundle)))
+	d.configure("server.conf", strings.ReplaceAll(serverConf, "BUNDLE", strconv.Itoa(bundle)))
 	d.start("spire-server", "run", "-config", d.path("server.conf"))
 	d.eventually(func() bool { return d.server("healthcheck") != nil })
 	return d
@@ -113,7 +113,7 @@ func serve(t *testing.T, name string) *domain {
 
 // attest starts an agent with a join token.
 func (d *domain) attest() {
-	d.write("agent.conf", agentConf)
+	d.configure("agent.conf", agentConf)
 	d.write("bundle.pem", string(d.must("bundle", "show")))
 	token := strings.TrimSpace(strings.TrimPrefix(string(d.must("token", "generate", "-spiffeID", d.id("/agent"))), "Token:"))
 	d.start("spire-agent", "run", "-config", d.path("agent.conf"), "-joinToken", token)
@@ -129,9 +129,13 @@ func (d *domain) id(path string) string { return "spiffe://" + d.name + path }
 
 func (d *domain) path(name string) string { return filepath.Join(d.dir, name) }
 
+// configure fills in what is this domain's.
+func (d *domain) configure(name, text string) {
+	d.write(name, strings.NewReplacer("DIR", d.dir, "NAME", d.name, "PORT", strconv.Itoa(d.port)).Replace(text))
+}
+
 func (d *domain) write(name, text string) {
 	d.t.Helper()
-	text = strings.NewReplacer("DIR", d.dir, "NAME", d.name, "PORT", strconv.Itoa(d.port)).Replace(text)
 	require.NoError(d.t, os.WriteFile(d.path(name), []byte(text), 0o600))
 }
 
