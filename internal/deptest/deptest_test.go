@@ -77,6 +77,7 @@ var bans = []ban{
 	{"authority/canonical", module, "the spelling of documents is a leaf"},
 	{"authority/audit", module, "the check of a log needs nothing of who wrote it"},
 	{"internal/webhook", module, "the signature of webhooks is a leaf"},
+	{"internal/directory", "github.com/jackc/pgx", "of what the directory says nothing is kept"},
 	{"scheduler/notify", "github.com/jackc/pgx", "what posts to a receiver reaches no database"},
 	{"scheduler/timetable", "github.com/jackc/pgx", "when a task fires is pure"},
 }
@@ -90,6 +91,7 @@ var leaves = map[string][]string{
 	"guards/guardtest":     {"authority/api", "authority/canonical", "authority/capability", "guards/internal/authoritytest"}, // and no guard
 	"readiness/client":     {"authority/api", "authority/canonical", "authority/capability", "internal/elapsed", "internal/issuerkeys"},
 	"worker":               {"authority/api", "authority/canonical", "authority/capability", "internal/dpopclient"},
+	"internal/directory":   {"authority/canonical"},
 	"internal/dpopclient":  {"authority/api", "authority/canonical", "authority/capability"},
 }
 
