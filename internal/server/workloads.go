@@ -36,7 +36,8 @@ var (
 	clientCodes = []api.Code{api.InvalidClient, api.AssertionBound, api.UnsupportedGrantType, api.InvalidGrant, api.InvalidTarget, api.InvalidAuthorizationDetails, api.InvalidToken, api.Held, api.LaneUncertain}
 	mintCodes   = []api.Code{api.NotGranted, api.ApprovalUnavailable, api.ApprovalRequired, api.ApprovalDenied, api.LimitReached, api.LoopDetected, api.EffectAmbiguous, api.EffectInFlight,
 		api.EffectKeyConflict, api.EffectRepeated, api.EffectLapsed, api.EffectsInFlight, api.BootSuperseded}
-	guardCodes = []api.Code{api.BootSuperseded, api.WrongGuard, api.AttemptMismatch, api.EffectSettled}
+	memberCodes = []api.Code{api.DirectoryUnavailable, api.NotAMember} // of whoever the run acts as
+	guardCodes  = []api.Code{api.BootSuperseded, api.WrongGuard, api.AttemptMismatch, api.EffectSettled}
 )
 
 func codes(sets ...[]api.Code) (all []api.Code) {
@@ -48,17 +49,17 @@ func codes(sets ...[]api.Code) (all []api.Code) {
 
 func (s *Server) workloads() {
 	s.issuer()
-	token := gated(workload("POST", api.PathToken, "token", "Component, claim and mint", openapi.Workload, aTokenRequest, aTokenResponse, codes(clientCodes, heldCodes, mintCodes)...))
+	token := gated(workload("POST", api.PathToken, "token", "Component, claim and mint", openapi.Workload, aTokenRequest, aTokenResponse, codes(clientCodes, heldCodes, mintCodes, memberCodes)...))
 	token.Media = "application/x-www-form-urlencoded"
 	token.Text = "RFC 6749 §3.2 with RFC 8693 and RFC 9449. Component capabilities are given while admission is closed, too: a guard must report before the gate can open."
 	openapi.Hand(s.api, token, s.token)
-	openapi.Hand(s.api, gated(workload("POST", api.PathRenew, "renewRun", "Keep a run, and lower what is left of it", openapi.Holder, api.RenewRequest{}, aTokenResponse, codes(heldCodes, []api.Code{api.LaneUncertain})...)), body(s, s.authority.Renew))
+	openapi.Hand(s.api, gated(workload("POST", api.PathRenew, "renewRun", "Keep a run, and lower what is left of it", openapi.Holder, api.RenewRequest{}, aTokenResponse, codes(heldCodes, memberCodes, []api.Code{api.LaneUncertain})...)), body(s, s.authority.Renew))
 	openapi.Hand(s.api, workload("POST", api.PathSettleRun, "settleRun", "End a run; the authority computes its state", openapi.Holder, api.SettleRunRequest{Result: "succeeded"}, aReceipt, codes(heldCodes, []api.Code{api.EffectsInFlight})...), body(s, s.authority.SettleRun))
 	openapi.Hand(s.api, workload("GET", api.PathEffects+"{reference}", "getEffect", "The recorded state of one effect of your run", openapi.Holder, nil, anOutcome, codes(heldCodes, guardCodes)...), s.effect)
 
 	openapi.Hand(s.api, workload("POST", api.PathNonces, "makeNonces", "Nonces for this guard's audience", openapi.Component, api.NoncesRequest{Count: 2}, api.Nonces{Nonces: []string{aNonce, aNonce}}, guardCodes...), body(s, s.nonces))
 	openapi.Hand(s.api, gated(workload("POST", api.PathAdmit, "admitEffect", "Consume an effect, once, and get the go-ahead", openapi.Component, anAdmitRequest, anAdmission,
-		codes(heldCodes, guardCodes, []api.Code{api.WorkerNonce, api.WorkerProof, api.EffectMismatch, api.EffectLapsed, api.EffectAlreadyAdmitted, api.EffectAmbiguous, api.LaneUncertain, api.TooLate, api.NotGranted})...)), body(s, s.authority.Admit))
+		codes(heldCodes, guardCodes, memberCodes, []api.Code{api.WorkerNonce, api.WorkerProof, api.EffectMismatch, api.EffectLapsed, api.EffectAlreadyAdmitted, api.EffectAmbiguous, api.LaneUncertain, api.TooLate, api.NotGranted})...)), body(s, s.authority.Admit))
 	openapi.Hand(s.api, workload("POST", api.PathSettle, "settleEffect", "Record what happened to an admitted effect", openapi.Component, aSettleRequest, anOutcome, codes(guardCodes, []api.Code{api.EffectMismatch})...), body(s, s.authority.SettleEffect))
 	openapi.Hand(s.api, workload("GET", api.PathUnsettled, "listUnsettledEffects", "Effects that this guard must prove or tombstone, oldest first", openapi.Component, nil, someUnsettled, guardCodes...), s.unsettled)
 	s.readinessRoutes()
