@@ -239,10 +239,8 @@ type grantNames map[[2][32]byte]document.ConsentGrant
 
 func (n grantNames) of(consent, action, resource []byte) (guard, act, res string) {
 	if len(n) == 0 {
-		if c, err := document.ParseConsent(consent); err == nil {
-			for _, g := range c.Grants {
-				n[[2][32]byte{actionDigest(g.Action), resourceDigest(g.Resource)}] = g
-			}
+		for _, g := range grantsIn(consent) {
+			n[[2][32]byte{actionDigest(g.Action), resourceDigest(g.Resource)}] = g
 		}
 	}
 	g := n[[2][32]byte{[32]byte(action), [32]byte(resource)}]
