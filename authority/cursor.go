@@ -10,7 +10,7 @@ import (
 )
 
 // pageRows is how many rows a page has at most.
-const pageRows = 50
+const pageRows = 30
 
 // place is where a page begins: below id, in a part of the list. Lists whose rows
 // stand in two orders, such as what waits before what is over, have two parts.
