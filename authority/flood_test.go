@@ -402,7 +402,7 @@ func TestFloodBeforeAnythingIsProved(t *testing.T) {
 
 // stranger is a request that proves nothing, with a credential that is none.
 func stranger(h *authoritytest.House, method, path, credential string) *http.Request {
-	path = strings.NewReplacer("{reference}", authoritytest.NewAttempt(), "{family}", "guards").Replace(path)
+	path = strings.NewReplacer("{reference}", authoritytest.NewAttempt(), "{family}", "guards", "{kind}", "Client", "{name}", "books").Replace(path)
 	kind := "application/json"
 	if path == api.PathToken {
 		kind = "application/x-www-form-urlencoded"
