@@ -129,7 +129,7 @@ func (v *visit) see(format string, args ...any) error {
 // cookie sets one that this browser keeps for our pages only; it holds a choice
 // or a word, never anything that grants.
 func (v *visit) cookie(name, value string, life time.Duration) {
-	http.SetCookie(v.w, &http.Cookie{Name: v.c.named(name), Value: value, Path: "/", MaxAge: int(life.Seconds()), HttpOnly: true, Secure: v.c.secure, SameSite: http.SameSiteLaxMode})
+	http.SetCookie(v.w, &http.Cookie{Name: v.c.named(name), Value: value, Path: "/", MaxAge: int(life.Seconds()), HttpOnly: true, Secure: v.c.secure, SameSite: http.SameSiteLaxMode}) //nolint:gosec // Secure is false on a loopback address only
 }
 
 // named is a cookie's name, which behind TLS only this origin can set (RFC 6265bis §4.1.3).

@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/nightwarrant/nightwarrant/internal/config"
 	"github.com/nightwarrant/nightwarrant/keys/keyhost"
@@ -137,7 +138,7 @@ func serve(ctx context.Context, c *Config, log *slog.Logger) error {
 
 // listen takes the place of a socket that nobody answers any more.
 func listen(path string) (*net.UnixListener, error) {
-	if conn, err := net.Dial("unix", path); err == nil {
+	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil { //nolint:noctx // it answers or it does not
 		return nil, errors.Join(errors.New("another key host has this socket"), conn.Close())
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -148,7 +149,7 @@ func listen(path string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	// The authority may be another user: who may ask is decided by whose process it is.
-	if err := os.Chmod(path, 0o666); err != nil {
+	if err := os.Chmod(path, 0o666); err != nil { //nolint:gosec // peer credentials decide
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil

@@ -181,8 +181,8 @@ func parseEmails(v canonical.Value) (address string, err error) {
 	case len(all) == 1:
 		address = all[0]
 	}
-	if a, err := mail.ParseAddress(address); err != nil || a.Address != address || a.Name != "" || len(address) > 254 {
-		return "", nil
+	if a, err := mail.ParseAddress(address); err == nil && a.Address == address && a.Name == "" && len(address) <= 254 {
+		return address, nil
 	}
-	return address, nil
+	return "", nil
 }

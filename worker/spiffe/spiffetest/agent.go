@@ -48,7 +48,7 @@ func New(t testing.TB, domain string, paths ...string) *Agent {
 	for _, p := range paths {
 		a.ids = append(a.ids, a.Domain+p)
 	}
-	listener, err := net.Listen("unix", a.Socket)
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", a.Socket)
 	require.NoError(t, err)
 	s := grpc.NewServer()
 	workload.RegisterSpiffeWorkloadAPIServer(s, a)
