@@ -42,7 +42,7 @@ func TestSignedReadiness(t *testing.T) {
 	h := authoritytest.New(t)
 	said := askReadiness(h, "?challenge="+challenge)
 	require.True(t, said.Open, said.Reasons)
-	require.Len(t, said.Families, 9)
+	require.Len(t, said.Families, 10)
 	signed := verifyDecision(h, said)
 	assert.Equal(t, said, decisionOf(t, signed, said.Signed))
 	assert.Positive(t, said.ValidMS)
