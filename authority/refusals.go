@@ -47,13 +47,19 @@ func Audited(err error) bool {
 	return ok
 }
 
-// written lets whoever was refused pay for the row that it was worth to the verb.
+// pay lets whoever was refused pay for the row that it was worth to the verb.
 // Nonce trouble is routine and has none.
-func (a *Authority) written(by spent, r *api.Refusal) error {
+func (a *Authority) pay(by spent, code api.Code) {
+	if !routine(code) {
+		a.quota.charge(by.payer)
+	}
+}
+
+// paid is a refusal that has its row.
+func paid(r *api.Refusal) error {
 	if routine(r.Code) {
 		return r
 	}
-	a.quota.charge(by.payer)
 	return audited{r}
 }
 
@@ -74,7 +80,8 @@ func (a *Authority) noteRefusal(ctx context.Context, verb string, by spent, r *a
 	if _, err := pg.Call(ctx, a.Pool, `SELECT nw.note_refusal($1, $2, $3)::text`, []any{verb, string(r.Code), by.key[:]}, &none); err != nil {
 		return r
 	}
-	return a.written(by, r)
+	a.pay(by, r.Code)
+	return paid(r)
 }
 
 // refusals counts what has no row of its own, and writes one row a second for a

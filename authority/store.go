@@ -49,7 +49,7 @@ func (a *Authority) call(ctx context.Context, verb string, by spent, sql string,
 		if quiet {
 			return r
 		}
-		return a.written(by, r)
+		return paid(r)
 	case errors.As(err, &r):
 		return r
 	case outcome == pg.Ambiguous:
@@ -86,6 +86,9 @@ func (a *Authority) ask(ctx context.Context, by spent, sql string, args, into []
 		outcome, err = conn.Try(ctx, func() bool { return *into[0].(*string) == "ok" }, sql, args, into...)
 	default:
 		outcome, err = conn.Call(ctx, sql, args, into...)
+		if verdict := *into[0].(*string); err == nil && verdict != "ok" && verdict != askDirectory {
+			a.pay(by, api.Code(verdict)) // before anybody else has the connection
+		}
 	}
 	return quiet, outcome, err
 }

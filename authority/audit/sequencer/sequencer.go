@@ -61,6 +61,7 @@ type Sequencer struct {
 	Config
 	tree   *audit.Tree      // nil until it is known
 	signed audit.Checkpoint // the newest
+	owed   []byte           // signed, and not in every anchor yet
 	broken atomic.Pointer[failure]
 }
 
@@ -150,7 +151,10 @@ func (s *Sequencer) Round(ctx context.Context) (more bool, err error) {
 		}
 		s.tree = grown
 	}
-	return len(w.ids) == batch, s.sign(ctx, w)
+	if err := s.sign(ctx, w); err != nil {
+		return false, err
+	}
+	return len(w.ids) == batch, s.anchor(ctx)
 }
 
 // load reads the tree anew: from the newest checkpoint, which must be signed,
@@ -210,12 +214,21 @@ func (s *Sequencer) sign(ctx context.Context, w waiting) error {
 	if err := s.keep(ctx, c, signatureOf(signed)); err != nil {
 		return err
 	}
-	s.signed = c
+	s.signed, s.owed = c, signed
+	return nil
+}
+
+// anchor hands the newest checkpoint on, again and again until every anchor has it.
+func (s *Sequencer) anchor(ctx context.Context) error {
+	if s.owed == nil {
+		return nil
+	}
 	for i, a := range s.Anchors {
-		if err := a.Anchor(ctx, signed); err != nil {
+		if err := a.Anchor(ctx, s.owed); err != nil {
 			return fmt.Errorf("anchor %d: %w", i+1, err)
 		}
 	}
+	s.owed = nil
 	return nil
 }
 

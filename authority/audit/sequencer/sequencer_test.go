@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -292,16 +293,23 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// failing is an anchor that keeps nothing.
-type failing struct{}
+// failing is an anchor that keeps nothing until it is mended.
+type failing struct{ kept, mended atomic.Bool }
 
-func (failing) Anchor(context.Context, []byte) error   { return errors.New("full") }
-func (failing) Newest(context.Context) ([]byte, error) { return nil, nil }
+func (f *failing) Anchor(context.Context, []byte) error {
+	if !f.mended.Load() {
+		return errors.New("full")
+	}
+	f.kept.Store(true)
+	return nil
+}
+func (*failing) Newest(context.Context) ([]byte, error) { return nil, nil }
 
 func TestRunTellsOfAnAnchorThatKeepsNothing(t *testing.T) {
 	h := newHouse(t)
 	h.write(1)
-	s := h.replica("a", failing{})
+	anchor := &failing{}
+	s := h.replica("a", anchor)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -310,6 +318,9 @@ func TestRunTellsOfAnAnchorThatKeepsNothing(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool { return s.Health() != nil }, 20*time.Second, 10*time.Millisecond)
 	assert.ErrorContains(t, s.Health(), "full")
+	anchor.mended.Store(true)
+	require.Eventually(t, func() bool { return s.Health() == nil }, 20*time.Second, 10*time.Millisecond)
+	assert.True(t, anchor.kept.Load(), "what it was owed")
 	cancel()
 	<-done
 }
