@@ -49,6 +49,7 @@ const serverConf = `server {
         serving_cert_file {
           cert_file_path = "DIR/web.pem"
           key_file_path = "DIR/web.key"
+          file_sync_interval = "1h"
         }
       }
     }
