@@ -19,7 +19,8 @@ func (s *site) busy() (task string) {
 	task = s.Consent(strings.Replace(s.Task("close-the-day"), "consent:", "when_more_is_needed: wait\nconsent:", 1))
 	g := s.Guard()
 	w := s.Claim(s.Plan(task))
-	for key, outcome := range map[string]string{"rent": api.Committed, "power": api.Ambiguous} {
+	for _, e := range [][2]string{{"rent", api.Committed}, {"power", api.Ambiguous}} { // after what is unclear there is nothing more
+		key, outcome := e[0], e[1]
 		minted := w.Minted(key, key)
 		attempt := authoritytest.NewAttempt()
 		s.Into(g.Admit(g.Ask(w, minted, key, attempt)), nil)

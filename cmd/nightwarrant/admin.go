@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -55,6 +56,9 @@ func (p program) readFile(path string) ([]byte, error) {
 		in = f
 	}
 	text, err := io.ReadAll(io.LimitReader(in, maxRegistry+1))
+	if err == nil && len(bytes.TrimSpace(text)) == 0 {
+		err = errors.New("there is no document in this file")
+	}
 	if err == nil && len(text) > maxRegistry {
 		err = fmt.Errorf("a file of documents has at most %d bytes", maxRegistry)
 	}

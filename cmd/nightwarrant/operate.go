@@ -107,9 +107,11 @@ func (p program) adminAudit() *cobra.Command {
 func auditFlags(c *cobra.Command) func() string {
 	values := map[string]*string{}
 	for _, f := range [][2]string{{"since", "not before this `INSTANT`"}, {"until", "before this `INSTANT`"}, {"verb", "only this `VERB`"}, {"verdict", "ok, or a refusal `CODE`"},
-		{"task", "of this `TASK`"}, {"run", "of this `RUN`"}, {"member", "of this `MEMBER`, by reference"}} {
+		{"task", "of this `TASK`"}, {"run", "of this `RUN`"}, {"about", "of this `MEMBER`, by reference"}} {
 		values[f[0]] = c.Flags().String(f[0], "", f[1])
 	}
+	values["member"] = values["about"] // no flag says who asks (B1)
+	delete(values, "about")
 	return func() string {
 		q := url.Values{}
 		for name, v := range values {

@@ -63,7 +63,7 @@ func TestApplyWhileTheGateIsClosed(t *testing.T) {
 	task := strings.NewReplacer("PLATFORM", s.platform.URL).Replace(taskFile)
 	operator.apply(t, task).bad(t, exitFailed, "refused (admission_closed): Admission is closed; nothing happened, try again later.")
 	operator.apply(t, "kind: Client\nname: x\ntitel: y\n").bad(t, exitFailed, "refused (invalid_document): line 3: Client x titel is not a known field")
-	operator.apply(t, "").bad(t, exitFailed, "refused (invalid_document): There is no document in this file.")
+	operator.apply(t, "").bad(t, exitFailed, "there is no document in this file")
 	operator.run(t, "admin", "apply", "-f", "/nowhere").bad(t, exitFailed, "no such file")
 	fromStdin := operator.runWith(t, "kind: Client\nname: other\ntitle: Other\n", "admin", "apply", "-f", "-", "--json")
 	require.Equal(t, exitOK, fromStdin.code, fromStdin.err)
