@@ -92,10 +92,10 @@ func TestAnEffectThatWasNotAdmittedIsMintedAnew(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *bench) {
-				var late *http.Request // the first request, which arrives when everything is over
+				late := make(chan *http.Request, 1) // the first request, which arrives when everything is over
 				b.world.once(vGuard, func(http.Handler) http.Handler {
 					return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-						late = r.Clone(context.Background())
+						late <- r.Clone(context.Background())
 						trouble(nil).ServeHTTP(rw, r)
 					})
 				}, trouble)
@@ -106,7 +106,7 @@ func TestAnEffectThatWasNotAdmittedIsMintedAnew(t *testing.T) {
 				})
 				assert.Equal(t, 3, b.count(vGuard))
 				assert.Equal(t, 3, b.count(vMint))
-				b.ServeHTTP(discard{http.Header{}}, late)
+				b.ServeHTTP(discard{http.Header{}}, <-late)
 				assert.Equal(t, 1, r.effects["one"].applied)
 			})
 		})

@@ -14,6 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/nightwarrant/nightwarrant/internal/dev"
 )
 
 var block = regexp.MustCompile("(?ms)^```(sh|js)( [a-z.]+)?\n(.*?)^```$")
@@ -109,6 +111,8 @@ func newcomerInNode(t *testing.T, h *house) {
 // follow runs a page's script beside a house, as if make dev had started it there.
 func follow(t *testing.T, h *house, script, memo, says string) {
 	t.Helper()
+	// Each newcomer's process is a new one, and needs a token that nobody has used.
+	require.NoError(t, h.RenewToken(dev.Account{Namespace: "jobs", Name: "probe", Pod: "probe-1", File: filepath.Join(h.dir, "tokens", "probe")}))
 	at := t.TempDir()
 	require.NoError(t, os.Symlink(h.dir, filepath.Join(at, ".dev")))
 	require.NoError(t, os.Mkdir(filepath.Join(at, "bin"), 0o700))
