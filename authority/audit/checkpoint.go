@@ -1,6 +1,8 @@
 package audit
 
 import (
+	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strconv"
@@ -74,7 +76,17 @@ func Sign(c Checkpoint, key note.Signer) ([]byte, error) {
 	if key.Name() != c.Origin {
 		return nil, errCheckpoint
 	}
-	return note.Sign(&note.Note{Text: c.Text()}, key)
+	signature, err := key.Sign([]byte(c.Text()))
+	if err != nil {
+		return nil, err
+	}
+	return c.Signed(key.KeyHash(), signature), nil
+}
+
+// Signed is the signed checkpoint, of what a key has made of its text.
+func (c Checkpoint) Signed(keyHash uint32, signature []byte) []byte {
+	line := append(binary.BigEndian.AppendUint32(nil, keyHash), signature...)
+	return fmt.Appendf(nil, "%s\n— %s %s\n", c.Text(), c.Origin, base64.StdEncoding.EncodeToString(line))
 }
 
 // OpenCheckpoint returns what a signed checkpoint says, once the log's key has

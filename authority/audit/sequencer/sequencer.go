@@ -8,13 +8,11 @@
 package sequencer
 
 import (
-	"bytes"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -61,7 +59,8 @@ type Sequencer struct {
 	Config
 	tree   *audit.Tree      // nil until it is known
 	signed audit.Checkpoint // the newest
-	owed   []byte           // signed, and not in every anchor yet
+	owed   []byte           // the newest, signed
+	owing  []Anchor         // that do not have it yet
 	broken atomic.Pointer[failure]
 }
 
@@ -132,9 +131,12 @@ func (s *Sequencer) Round(ctx context.Context) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	w, leading, err := s.lead(ctx)
-	if err != nil || !leading {
-		s.tree = nil
+	if err != nil {
 		return false, err
+	}
+	if !leading { // another one goes on, and its checkpoints are newer
+		s.tree, s.owing = nil, nil
+		return false, nil
 	}
 	if s.tree == nil || s.tree.Size() != w.size {
 		if err := s.load(ctx, w.size); err != nil {
@@ -207,41 +209,26 @@ func (s *Sequencer) sign(ctx context.Context, w waiting) error {
 		return err
 	}
 	c := audit.Checkpoint{Origin: s.Key.Name(), Size: s.tree.Size(), Root: root, At: w.at, Incarnation: w.incarnation, Epoch: w.epoch}
-	signed, err := audit.Sign(c, s.Key)
+	signature, err := s.Key.Sign([]byte(c.Text()))
 	if err != nil {
 		return err
 	}
-	if err := s.keep(ctx, c, signatureOf(signed)); err != nil {
+	if err := s.keep(ctx, c, signature); err != nil {
 		return err
 	}
-	s.signed, s.owed = c, signed
+	s.signed, s.owed, s.owing = c, c.Signed(s.Key.KeyHash(), signature), slices.Clone(s.Anchors)
 	return nil
 }
 
 // anchor hands the newest checkpoint on, again and again until every anchor has it.
 func (s *Sequencer) anchor(ctx context.Context) error {
-	if s.owed == nil {
-		return nil
-	}
-	for i, a := range s.Anchors {
-		if err := a.Anchor(ctx, s.owed); err != nil {
-			return fmt.Errorf("anchor %d: %w", i+1, err)
+	var failed []error
+	s.owing = slices.DeleteFunc(s.owing, func(a Anchor) bool {
+		err := a.Anchor(ctx, s.owed)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("an anchor: %w", err))
 		}
-	}
-	s.owed = nil
-	return nil
-}
-
-// signatureOf takes the signature itself out of a note that one key has signed: what is around it, Join puts there again.
-func signatureOf(signed []byte) []byte {
-	line := strings.TrimSuffix(string(signed[bytes.LastIndexByte(signed[:len(signed)-1], '\n')+1:]), "\n")
-	text := line[strings.LastIndexByte(line, ' ')+1:]
-	b, _ := base64.StdEncoding.DecodeString(text)
-	return b[4:] // behind the key's hash
-}
-
-// Join makes the signed checkpoint of what the database keeps of one.
-func Join(c audit.Checkpoint, keyHash uint32, signature []byte) []byte {
-	hash := []byte{byte(keyHash >> 24), byte(keyHash >> 16), byte(keyHash >> 8), byte(keyHash)}
-	return fmt.Appendf(nil, "%s\n— %s %s\n", c.Text(), c.Origin, base64.StdEncoding.EncodeToString(append(hash, signature...)))
+		return err == nil
+	})
+	return errors.Join(failed...)
 }

@@ -324,3 +324,19 @@ func TestRunTellsOfAnAnchorThatKeepsNothing(t *testing.T) {
 	cancel()
 	<-done
 }
+
+// An anchor that has a checkpoint does not get it again because another one has not.
+func TestAnAnchorIsAskedForItself(t *testing.T) {
+	h := newHouse(t)
+	file, bad := sequencer.File(filepath.Join(t.TempDir(), "anchors")), &failing{}
+	s := h.replica("a", bad, file)
+	h.write(1)
+	for range 3 {
+		_, err := s.Round(h.soon())
+		require.ErrorContains(t, err, "full")
+	}
+	assert.Len(t, readAnchors(t, file), int(h.number(`SELECT count(*) FROM nw.audit_checkpoints`)))
+	bad.mended.Store(true)
+	h.round(s)
+	assert.True(t, bad.kept.Load())
+}

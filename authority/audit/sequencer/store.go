@@ -79,7 +79,7 @@ func (s *Sequencer) last(ctx context.Context) (audit.Checkpoint, *audit.Tree, er
 	if err != nil {
 		return audit.Checkpoint{}, nil, err
 	}
-	c, err := audit.OpenCheckpoint(Join(k.Checkpoint, s.Key.KeyHash(), k.signature), s.Key.Verifier())
+	c, err := audit.OpenCheckpoint(k.Signed(s.Key.KeyHash(), k.signature), s.Key.Verifier())
 	if err != nil {
 		return c, nil, fmt.Errorf("%w: its newest checkpoint: %w", ErrDiffers, err)
 	}
@@ -182,7 +182,7 @@ func exportCheckpoints(ctx context.Context, pool *pgxpool.Pool, key note.Verifie
 			return err
 		}
 		for _, k := range page {
-			if err := w.Checkpoint(Join(k.Checkpoint, key.KeyHash(), k.signature)); err != nil {
+			if err := w.Checkpoint(k.Signed(key.KeyHash(), k.signature)); err != nil {
 				return err
 			}
 		}
