@@ -6,11 +6,9 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"time"
 
-	"github.com/nightwarrant/nightwarrant/authority/canonical"
 	"github.com/nightwarrant/nightwarrant/keys/keyhost"
 )
 
@@ -46,8 +44,7 @@ func handlesOf(p *publicPart, m *sealedKeys, host Host) (handles, error) {
 	case host != nil:
 		return handles{}, material("the bundle seals its keys itself, and a key host is named for them", nil)
 	}
-	signer := newSigner(p.KID, m.private)
-	return handles{&m.private.PublicKey, func(string) *Signer { return signer }, newMACKey(m.nonce)}, nil
+	return m.handles(p.KID), nil
 }
 
 // hosted are the keys of a token.
@@ -97,68 +94,10 @@ func hostMAC(host Host) macKey {
 // does around keys that it makes. It makes the audit key only. Every error is a
 // *MaterialError.
 func InitWith(dir, identityFile string, host Host) (Identity, error) {
-	if err := checkOutside(dir, identityFile); err != nil {
-		return Identity{}, err
-	}
-	to, err := readIdentity(identityFile)
-	if err != nil {
-		return Identity{}, err
-	}
-	public, plain, err := describeHosted(host)
-	if err != nil {
-		return Identity{}, err
-	}
-	defer clear(plain)
-	sealed, err := seal(plain, to.Recipient())
-	if err != nil {
-		return Identity{}, material("the bundle cannot be sealed", err)
-	}
-	if err := publishDir(dir, map[string][]byte{publicFile: public, secretsFile: sealed}); err != nil {
-		return Identity{}, err
-	}
-	b, err := OpenWith(dir, identityFile, host)
-	if err != nil {
-		return Identity{}, err
-	}
-	return b.Identity(), nil
-}
-
-// describeHosted spells both parts of a new bundle around a token's keys.
-func describeHosted(host Host) (public, plain []byte, err error) {
-	h, err := hosted("", host)
-	if err != nil {
-		return nil, nil, err
-	}
-	check, ok := nonceCheck(h.nonce)
-	current, err := dated(1, h.public)
-	if err != nil || !ok {
-		return nil, nil, material("the key host's keys cannot be used", err)
-	}
-	var cluster [16]byte
-	seed := make([]byte, ed25519.SeedSize)
-	defer clear(seed)
-	rand.Read(cluster[:])
-	rand.Read(seed)
-	p := publicPart{Version: formatVersion, ClusterID: encode(cluster[:]), Generation: 1, KID: current.KID, Key: current.Key, NonceCheck: encode(check[:]),
-		AuditKey: encode(auditKey(seed)), Previous: []datedKey{}, Next: []datedKey{},
-		Provenance: provenance{Origin: originToken, Seal: "token", CreatedAt: time.Now().UTC().Format(time.RFC3339)}}
-	digest, err := p.Provenance.digest(p.KID)
-	if err != nil {
-		return nil, nil, material("the bundle cannot be encoded", err)
-	}
-	p.ProvenanceSHA256 = encode(digest[:])
-	if public, err = canonical.CanonicalizeValue(p); err != nil {
-		return nil, nil, material("the bundle cannot be encoded", err)
-	}
-	plain, err = json.Marshal(secretPart{Version: formatVersion, ClusterID: p.ClusterID, Generation: 1, PublicSHA256: publicDigest(public),
-		AuditKey: encode(seed), AcceptedNonces: []string{}})
-	if err != nil {
-		return nil, nil, material("the bundle cannot be encoded", err)
-	}
-	return public, plain, nil
-}
-
-// openSealed opens a bundle that can be rotated here: one that seals its keys itself.
-func openSealed(dir, identityFile string) (opened, error) {
-	return openParts(dir, identityFile, nil)
+	return first(dir, identityFile, host, func() (*sealedKeys, handles, error) {
+		seed := make([]byte, ed25519.SeedSize)
+		rand.Read(seed)
+		h, err := hosted("", host)
+		return &sealedKeys{audit: seed}, h, err
+	})
 }

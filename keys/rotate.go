@@ -12,7 +12,7 @@ import (
 // and roll out activated, which signs with generation + 1 and still verifies
 // what the old key signed. Every error is a *MaterialError.
 func Rotate(dir, identityFile, prepared, activated string) (Identity, error) {
-	o, err := openSealed(dir, identityFile)
+	o, err := openParts(dir, identityFile, nil)
 	if err != nil {
 		return Identity{}, err
 	}
@@ -42,17 +42,17 @@ func Rotate(dir, identityFile, prepared, activated string) (Identity, error) {
 	if err := next.write(activated, after, o.to); err != nil {
 		return Identity{}, err
 	}
-	if _, err := reopen(prepared, identityFile); err != nil {
+	if _, err := reopen(prepared, identityFile, nil); err != nil {
 		return Identity{}, err
 	}
-	return reopen(activated, identityFile)
+	return reopen(activated, identityFile, nil)
 }
 
 // Retire makes the successor of the bundle in dir that verifies with its current
 // key and opens with its current nonce key only. Roll it out after the longest
 // lifetime of anything signed plus skew (P27). The identity stays the same.
 func Retire(dir, identityFile, retired string) (Identity, error) {
-	o, err := openSealed(dir, identityFile)
+	o, err := openParts(dir, identityFile, nil)
 	if err != nil {
 		return Identity{}, err
 	}
@@ -65,5 +65,5 @@ func Retire(dir, identityFile, retired string) (Identity, error) {
 	if err := m.write(retired, *p, o.to); err != nil {
 		return Identity{}, err
 	}
-	return reopen(retired, identityFile)
+	return reopen(retired, identityFile, nil)
 }

@@ -20,6 +20,17 @@ import (
 // exist or be empty, sealed to the identity file's age identity (mode 0600,
 // outside dir; NewIdentity makes one). Every error is a *MaterialError.
 func Init(dir, identityFile string) (Identity, error) {
+	return first(dir, identityFile, nil, func() (*sealedKeys, handles, error) {
+		m, err := newMaterial()
+		if err != nil {
+			return nil, handles{}, material("the keys cannot be generated", err)
+		}
+		return m, m.handles(""), nil
+	})
+}
+
+// first makes a cluster's first bundle, with keys that are made once nothing stands in the way.
+func first(dir, identityFile string, host Host, keys func() (*sealedKeys, handles, error)) (Identity, error) {
 	if err := checkOutside(dir, identityFile); err != nil {
 		return Identity{}, err
 	}
@@ -27,9 +38,9 @@ func Init(dir, identityFile string) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	m, err := newMaterial()
+	m, h, err := keys()
 	if err != nil {
-		return Identity{}, material("the keys cannot be generated", err)
+		return Identity{}, err
 	}
 	var cluster [16]byte
 	rand.Read(cluster[:])
@@ -37,23 +48,27 @@ func Init(dir, identityFile string) (Identity, error) {
 		Version: formatVersion, ClusterID: encode(cluster[:]), Generation: 1,
 		Provenance: newProvenance(time.Now()), Previous: []datedKey{}, Next: []datedKey{},
 	}
-	if err := m.write(dir, p, id.Recipient()); err != nil {
+	if host != nil {
+		p.Provenance.Origin, p.Provenance.Seal = originToken, "token"
+	}
+	if err := m.writeWith(dir, p, id.Recipient(), h); err != nil {
 		return Identity{}, err
 	}
-	return reopen(dir, identityFile)
+	return reopen(dir, identityFile, host)
 }
 
 // reopen reads what was just written: a bundle that cannot be opened is found
 // out by its maker and not by the first replica.
-func reopen(dir, identityFile string) (Identity, error) {
-	b, err := Open(dir, identityFile)
+func reopen(dir, identityFile string, host Host) (Identity, error) {
+	b, err := OpenWith(dir, identityFile, host)
 	if err != nil {
 		return Identity{}, err
 	}
 	return b.Identity(), nil
 }
 
-// sealedKeys is a bundle's private half on its way to the seal.
+// sealedKeys is a bundle's private half on its way to the seal. Without a
+// private key the signing key and the nonce key lie in a token.
 type sealedKeys struct {
 	private  *ecdsa.PrivateKey
 	nonce    []byte
@@ -74,7 +89,17 @@ func newMaterial() (*sealedKeys, error) {
 
 // write completes the public part with these keys and writes both parts.
 func (m *sealedKeys) write(dir string, p publicPart, to age.Recipient) error {
-	if err := m.describe(&p); err != nil {
+	return m.writeWith(dir, p, to, m.handles(""))
+}
+
+// handles are those of keys that are here.
+func (m *sealedKeys) handles(kid string) handles {
+	signer := newSigner(kid, m.private)
+	return handles{&m.private.PublicKey, func(string) *Signer { return signer }, newMACKey(m.nonce)}
+}
+
+func (m *sealedKeys) writeWith(dir string, p publicPart, to age.Recipient, h handles) error {
+	if err := m.describe(&p, h); err != nil {
 		return material("the keys cannot be encoded", err)
 	}
 	public, err := canonical.CanonicalizeValue(p)
@@ -88,13 +113,16 @@ func (m *sealedKeys) write(dir string, p publicPart, to age.Recipient) error {
 	return publishDir(dir, map[string][]byte{publicFile: public, secretsFile: sealed})
 }
 
-func (m *sealedKeys) describe(p *publicPart) error {
-	current, err := dated(p.Generation, &m.private.PublicKey)
+func (m *sealedKeys) describe(p *publicPart, h handles) error {
+	current, err := dated(p.Generation, h.public)
 	if err != nil {
 		return err
 	}
 	p.KID, p.Key = current.KID, current.Key
-	check, _ := nonceCheck(newMACKey(m.nonce)) // never fails: the key is here
+	check, ok := nonceCheck(h.nonce)
+	if !ok {
+		return errMAC
+	}
 	p.NonceCheck = encode(check[:])
 	p.AuditKey = encode(auditKey(m.audit))
 	digest, err := p.Provenance.digest(p.KID)
@@ -103,13 +131,16 @@ func (m *sealedKeys) describe(p *publicPart) error {
 }
 
 func (m *sealedKeys) seal(p publicPart, public []byte, to age.Recipient) ([]byte, error) {
-	scalar, err := m.private.Bytes()
-	if err != nil {
-		return nil, err
-	}
 	s := secretPart{
 		Version: formatVersion, ClusterID: p.ClusterID, Generation: p.Generation, PublicSHA256: publicDigest(public),
-		SigningKey: encode(scalar), NonceKey: encode(m.nonce), AuditKey: encode(m.audit), AcceptedNonces: []string{},
+		AuditKey: encode(m.audit), AcceptedNonces: []string{},
+	}
+	if m.private != nil {
+		scalar, err := m.private.Bytes()
+		if err != nil {
+			return nil, err
+		}
+		s.SigningKey, s.NonceKey = encode(scalar), encode(m.nonce)
 	}
 	for _, k := range m.accepted {
 		s.AcceptedNonces = append(s.AcceptedNonces, encode(k))
