@@ -14,9 +14,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -70,13 +68,9 @@ func (c *Config) Check(func(string) string) (err error) {
 		return config.Wrong("sessions", "must be between 1 and %d", maxSessions)
 	}
 	for _, name := range c.Users {
-		u, err := user.Lookup(name)
+		uid, err := config.UserID("users", name)
 		if err != nil {
-			return config.Wrong("users", "names a user whom this machine does not know")
-		}
-		uid, err := strconv.Atoi(u.Uid)
-		if err != nil {
-			return config.Wrong("users", "names a user without a number")
+			return err
 		}
 		c.uids = append(c.uids, uid)
 	}

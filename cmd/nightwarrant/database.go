@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/user"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -164,12 +162,9 @@ func hostOf(h config.Host) (keys.Host, error) {
 	}
 	uid := os.Getuid()
 	if h.User != "" {
-		u, err := user.Lookup(h.User)
-		if err != nil {
-			return nil, config.Wrong("keys.host.user", "names a user whom this machine does not know")
-		}
-		if uid, err = strconv.Atoi(u.Uid); err != nil {
-			return nil, config.Wrong("keys.host.user", "names a user without a number")
+		var err error
+		if uid, err = config.UserID("keys.host.user", h.User); err != nil {
+			return nil, err
 		}
 	}
 	return keyhost.NewClient(h.Socket, uid), nil

@@ -3,6 +3,7 @@ package config
 import (
 	"net"
 	"net/url"
+	"os/user"
 	"strconv"
 	"strings"
 	"time"
@@ -122,4 +123,17 @@ func optionalAddress(key, value string) error {
 		return nil
 	}
 	return address(key, value)
+}
+
+// UserID is the number of a user of this machine, whom a key names.
+func UserID(key, name string) (int, error) {
+	u, err := user.Lookup(name)
+	if err != nil {
+		return 0, Wrong(key, "names a user whom this machine does not know")
+	}
+	uid, err := strconv.Atoi(u.Uid)
+	if err != nil {
+		return 0, Wrong(key, "names a user without a number")
+	}
+	return uid, nil
 }
