@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/internal/authoritytest"
+	"github.com/nightwarrant/nightwarrant/internal/freeport"
 	"github.com/nightwarrant/nightwarrant/internal/jwks/jwkstest"
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
 	"github.com/nightwarrant/nightwarrant/worker"
@@ -54,10 +54,8 @@ func (note) Nak(_ time.Duration) error { return nil }
 func newNight(t *testing.T) *night {
 	t.Helper()
 	h := authoritytest.Bare(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	at, err := freeport.Address()
 	require.NoError(t, err)
-	at := listener.Addr().String()
-	require.NoError(t, listener.Close())
 	n := &night{House: h, t: t, guard: "http://" + at + "/ledger", scheduler: h.DB.Pool(t, "nw_scheduler"), queue: make(delivered), script: make(chan worker.Handler), done: make(chan error)}
 	h.Apply(strings.ReplaceAll(authoritytest.Registry(h.Workloads.URL), authoritytest.GuardURI, n.guard))
 	h.Open()

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/internal/authoritytest"
 	"github.com/nightwarrant/nightwarrant/internal/directory/scimserver"
+	"github.com/nightwarrant/nightwarrant/internal/freeport"
 	"github.com/nightwarrant/nightwarrant/internal/jwks/jwkstest"
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
 	"github.com/nightwarrant/nightwarrant/migrations"
@@ -54,10 +54,8 @@ directory: {url: MEMBERS, token_file: DIR/directory.token}
 // newSite writes the files; database may be a URL that nobody answers.
 func newSite(t testing.TB, database string) *site {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	listen, err := freeport.Address()
 	require.NoError(t, err)
-	listen := l.Addr().String()
-	require.NoError(t, l.Close())
 	s := &site{dir: t.TempDir(), url: "http://" + listen, workloads: jwkstest.New(t), platform: jwkstest.New(t), members: scimserver.New("directory-token")}
 	directory := httptest.NewServer(s.members)
 	t.Cleanup(directory.Close)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/internal/freeport"
 	"github.com/nightwarrant/nightwarrant/internal/localstack"
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
 )
@@ -159,10 +159,9 @@ func newPlace(t *testing.T) *place {
 	}
 	p := &place{t: t, dir: t.TempDir(), names: map[string]string{}}
 	for _, name := range []string{"AUTHORITY", "GUARD", "WORKLOADS", "PLATFORM", "MEMBERS"} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		address, err := freeport.Address()
 		require.NoError(t, err)
-		p.names[name] = l.Addr().String()
-		require.NoError(t, l.Close())
+		p.names[name] = address
 	}
 	nats := teststack.NATS(t)
 	of, err := url.Parse(nats.URL(teststack.Admin))

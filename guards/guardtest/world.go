@@ -16,6 +16,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
 	"github.com/nightwarrant/nightwarrant/guards/internal/authoritytest"
+	"github.com/nightwarrant/nightwarrant/internal/freeport"
 )
 
 const (
@@ -123,10 +124,9 @@ func (w *world) kill(p *process) {
 }
 
 func freeAddress(t tb) string {
-	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	address, err := freeport.Address()
 	require.NoError(t, err)
-	defer func() { _ = listener.Close() }() // only its number is wanted
-	return listener.Addr().String()
+	return address
 }
 
 // dial waits until the process takes connections.

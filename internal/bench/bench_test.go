@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -23,6 +22,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
 	"github.com/nightwarrant/nightwarrant/internal/dev"
+	"github.com/nightwarrant/nightwarrant/internal/freeport"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -288,10 +288,9 @@ func TestDriveEndsWithItsContext(t *testing.T) {
 	cancel()
 	_, err := drive(ctx, &run{address: s.Listener.Addr().String(), requests: requestsTo(1), due: []time.Duration{time.Hour}})
 	require.Error(t, err)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := freeport.Address()
 	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	_, err = drive(t.Context(), &run{address: l.Addr().String(), requests: requestsTo(1)})
+	_, err = drive(t.Context(), &run{address: address, requests: requestsTo(1)})
 	require.Error(t, err, "nobody listens")
 }
 

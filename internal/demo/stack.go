@@ -27,6 +27,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
 	"github.com/nightwarrant/nightwarrant/internal/dev"
+	"github.com/nightwarrant/nightwarrant/internal/freeport"
 	"github.com/nightwarrant/nightwarrant/internal/localstack"
 	"github.com/nightwarrant/nightwarrant/internal/modelserver"
 	"github.com/nightwarrant/nightwarrant/scheduler/notify"
@@ -128,19 +129,19 @@ func (s *Stack) remember(name string, into any, choose func() error) error {
 	return os.WriteFile(s.path(name), text, 0o600)
 }
 
-// choose takes free ports where there are none yet. All are held until each is known, so that none comes twice.
+// choose takes free ports where there are none yet, and none twice.
 func (p *ports) choose() error {
 	p.Name = cmp.Or(p.Name, "nw_"+fmt.Sprintf("%x", time.Now().UnixNano()))
+	taken := map[int]bool{0: true}
 	for _, port := range []*int{&p.Origin, &p.ReplicaA, &p.ReplicaB, &p.AdminA, &p.AdminB, &p.Workloads, &p.People, &p.Directory, &p.Guard, &p.NATS, &p.Monitor, &p.Hook, &p.Mind, &p.Models} {
-		if *port != 0 {
-			continue
+		for taken[*port] {
+			free, err := freeport.Port()
+			if err != nil {
+				return err
+			}
+			*port = free
 		}
-		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it binds and closes
-		if err != nil {
-			return err
-		}
-		defer l.Close() //nolint:errcheck // it was only held
-		*port = l.Addr().(*net.TCPAddr).Port
+		taken[*port] = true
 	}
 	return nil
 }

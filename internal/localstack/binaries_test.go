@@ -2,6 +2,7 @@ package localstack
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -9,13 +10,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// binDir lays programs that print a line, as the server's programs do.
+// binDir lays programs that print a line, as the server's programs do. Another
+// process writes them: where this one did, a child that another test starts
+// meanwhile would inherit the open file, and the kernel runs no program that
+// somebody may write to.
 func binDir(t *testing.T, lines map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, line := range lines {
-		script := "#!/bin/sh\necho '" + line + "'\n"
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755))
+		write := exec.Command("sh", "-c", `printf '#!/bin/sh\necho "%s"\n' "$1" >"$2" && chmod +x "$2"`, "sh", line, filepath.Join(dir, name))
+		require.NoError(t, write.Run())
 	}
 	return dir
 }

@@ -22,6 +22,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/nightwarrant/nightwarrant/internal/freeport"
 )
 
 // domain is a trust domain: a SPIRE server with its bundle endpoint (https_web).
@@ -193,10 +195,9 @@ func (d *domain) eventually(is func() bool) {
 
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Port()
 	require.NoError(t, err)
-	defer l.Close() //nolint:errcheck // it was never used
-	return l.Addr().(*net.TCPAddr).Port
+	return port
 }
 
 // certificate is the bundle endpoint's own.

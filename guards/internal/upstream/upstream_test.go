@@ -18,6 +18,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/nightwarrant/nightwarrant/internal/freeport"
 )
 
 const patience = 300 * time.Millisecond
@@ -336,10 +338,8 @@ func TestTLS(t *testing.T) {
 
 func TestNobodyListens(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	host, err := freeport.Address()
 	require.NoError(t, err)
-	host := l.Addr().String()
-	require.NoError(t, l.Close())
 	private, err := ParsePrivate([]string{host})
 	require.NoError(t, err)
 	_, err = New(Config{Private: private}).Connect(t.Context(), &url.URL{Scheme: "http", Host: host})
