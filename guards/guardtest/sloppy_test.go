@@ -74,21 +74,21 @@ func runSloppy(setting Environment, resource, bug string) error {
 	return http.Serve(listener, handler)
 }
 
-// background reports, fetches nonces and sweeps, one after the other.
+// background fetches a nonce, reports and sweeps, one after the other: who is healthy can challenge.
 func (g *sloppy) background() {
 	for {
-		g.number++
-		r := api.Report{Sequence: g.number, Healthy: true, Protocol: 1}
-		if g.bug != "forgets what it has seen" {
-			r.MaxFence, r.MaxAdmission = g.highest()
-		}
-		_ = g.ask(http.MethodPut, api.PathReports+"guards", r, nil)
 		var nonces api.Nonces
 		if g.ask(http.MethodPost, api.PathNonces, api.NoncesRequest{Count: 1}, &nonces) == nil && len(nonces.Nonces) > 0 {
 			g.seen.Lock()
 			g.worker = nonces.Nonces[0]
 			g.seen.Unlock()
 		}
+		g.number++
+		r := api.Report{Sequence: g.number, Healthy: true, Protocol: 1}
+		if g.bug != "forgets what it has seen" {
+			r.MaxFence, r.MaxAdmission = g.highest()
+		}
+		_ = g.ask(http.MethodPut, api.PathReports+"guards", r, nil)
 		if g.bug != "never sweeps" {
 			g.sweep()
 		}
