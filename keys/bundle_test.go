@@ -82,7 +82,7 @@ func (m made) reseal(t testing.TB, plain []byte) {
 	t.Helper()
 	id, err := readIdentity(m.identity)
 	require.NoError(t, err)
-	sealed, err := seal(plain, id.Recipient())
+	sealed, err := seal(plain, id)
 	require.NoError(t, err)
 	m.write(t, secretsFile, sealed)
 }

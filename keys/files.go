@@ -102,13 +102,17 @@ func NewIdentity(path string) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// readIdentity reads the one X25519 identity of an age identity file.
-func readIdentity(path string) (*age.X25519Identity, error) {
+// readIdentity reads the one X25519 identity of an age identity file, or the one
+// key of NewSealKey.
+func readIdentity(path string) (sealer, error) {
 	text, err := readGuarded(path, ownerOnly)
 	if err != nil {
 		return nil, err
 	}
 	defer clear(text)
+	if by, is, err := sealKey(text); is {
+		return by, err
+	}
 	ids, err := age.ParseIdentities(bytes.NewReader(text))
 	if err != nil || len(ids) != 1 {
 		// The cause may quote the line: it stays here.
@@ -118,30 +122,7 @@ func readIdentity(path string) (*age.X25519Identity, error) {
 	if !ok {
 		return nil, material("the identity is not an age X25519 identity", nil)
 	}
-	return id, nil
-}
-
-func seal(plain []byte, to age.Recipient) ([]byte, error) {
-	var out bytes.Buffer
-	w, err := age.Encrypt(&out, to)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := w.Write(plain); err != nil {
-		return nil, err
-	}
-	if err := w.Close(); err != nil { // writes the last block
-		return nil, err
-	}
-	return out.Bytes(), nil
-}
-
-func unseal(sealed []byte, id age.Identity) ([]byte, error) {
-	r, err := age.Decrypt(bytes.NewReader(sealed), id)
-	if err != nil {
-		return nil, err
-	}
-	return io.ReadAll(io.LimitReader(r, maxFile))
+	return ageSeal{id}, nil
 }
 
 // publishDir writes the files into a new directory beside dir and renames it

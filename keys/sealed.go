@@ -11,9 +11,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"filippo.io/age"
-
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
+	"github.com/nightwarrant/nightwarrant/internal/fips"
 )
 
 // Init makes a cluster's first bundle, generation 1, in dir, which must not
@@ -44,6 +43,7 @@ func first(dir, identityFile string, host Host, keys func() (*sealedKeys, handle
 	}
 	var cluster [16]byte
 	rand.Read(cluster[:])
+	fips.Mark(&cluster)
 	p := publicPart{
 		Version: formatVersion, ClusterID: encode(cluster[:]), Generation: 1,
 		Provenance: newProvenance(time.Now()), Previous: []datedKey{}, Next: []datedKey{},
@@ -51,7 +51,7 @@ func first(dir, identityFile string, host Host, keys func() (*sealedKeys, handle
 	if host != nil {
 		p.Provenance.Origin, p.Provenance.Seal = originToken, "token"
 	}
-	if err := m.writeWith(dir, p, id.Recipient(), h); err != nil {
+	if err := m.writeWith(dir, p, id, h); err != nil {
 		return Identity{}, err
 	}
 	return reopen(dir, identityFile, host)
@@ -88,7 +88,7 @@ func newMaterial() (*sealedKeys, error) {
 }
 
 // write completes the public part with these keys and writes both parts.
-func (m *sealedKeys) write(dir string, p publicPart, to age.Recipient) error {
+func (m *sealedKeys) write(dir string, p publicPart, to sealer) error {
 	return m.writeWith(dir, p, to, m.handles(""))
 }
 
@@ -98,7 +98,7 @@ func (m *sealedKeys) handles(kid string) handles {
 	return handles{&m.private.PublicKey, func(string) *Signer { return signer }, newMACKey(m.nonce)}
 }
 
-func (m *sealedKeys) writeWith(dir string, p publicPart, to age.Recipient, h handles) error {
+func (m *sealedKeys) writeWith(dir string, p publicPart, to sealer, h handles) error {
 	if err := m.describe(&p, h); err != nil {
 		return material("the keys cannot be encoded", err)
 	}
@@ -130,7 +130,7 @@ func (m *sealedKeys) describe(p *publicPart, h handles) error {
 	return err
 }
 
-func (m *sealedKeys) seal(p publicPart, public []byte, to age.Recipient) ([]byte, error) {
+func (m *sealedKeys) seal(p publicPart, public []byte, to sealer) ([]byte, error) {
 	s := secretPart{
 		Version: formatVersion, ClusterID: p.ClusterID, Generation: p.Generation, PublicSHA256: publicDigest(public),
 		AuditKey: encode(m.audit), AcceptedNonces: []string{},
@@ -172,7 +172,7 @@ type opened struct {
 	bundle *Bundle
 	public *publicPart
 	keys   *sealedKeys
-	to     age.Recipient
+	to     sealer
 }
 
 func openParts(dir, identityFile string, host Host) (opened, error) {
@@ -203,7 +203,7 @@ func openParts(dir, identityFile string, host Host) (opened, error) {
 		return opened{}, material("the bundle's sealed part is malformed", err)
 	}
 	b, err := assemble(p, m, host)
-	return opened{bundle: b, public: p, keys: m, to: id.Recipient()}, err
+	return opened{bundle: b, public: p, keys: m, to: id}, err
 }
 
 func (s *secretPart) seals(p *publicPart, public []byte) bool {
@@ -211,7 +211,7 @@ func (s *secretPart) seals(p *publicPart, public []byte) bool {
 		s.PublicSHA256 == publicDigest(public)
 }
 
-func openSecrets(dir string, id age.Identity) (*secretPart, error) {
+func openSecrets(dir string, id sealer) (*secretPart, error) {
 	sealed, err := readGuarded(filepath.Join(dir, secretsFile), noOtherAccess)
 	if err != nil {
 		return nil, err
@@ -262,6 +262,9 @@ func assemble(p *publicPart, m *sealedKeys, host Host) (*Bundle, error) {
 	id, err := p.identity()
 	if err != nil {
 		return nil, material("the bundle's public part is malformed", err)
+	}
+	if err := fips.Cluster(id.ClusterID); err != nil {
+		return nil, material(err.Error(), nil)
 	}
 	h, err := handlesOf(p, m, host)
 	if err != nil {
