@@ -67,7 +67,7 @@ func (l *log) grow(word string, n int) {
 		body := fmt.Appendf(nil, `{"%s":%d}`, word, i)
 		r := audit.Record{Leaf: i, ID: 3*i + 7, Digest: sha256.Sum256(body), Body: body}
 		l.records = append(l.records, r)
-		require.NoError(l.t, l.tree.Append(r.Digest))
+		l.tree.Append(r.Digest)
 		if l.tree.Size()%10 == 0 {
 			l.checkpoints = append(l.checkpoints, l.sign(l.key))
 		}
@@ -75,10 +75,8 @@ func (l *log) grow(word string, n int) {
 }
 
 func (l *log) checkpoint() audit.Checkpoint {
-	root, err := l.tree.Root()
-	require.NoError(l.t, err)
 	at := l.start.Add(time.Duration(l.tree.Size()) * time.Second)
-	return audit.Checkpoint{Origin: origin, Size: l.tree.Size(), Root: root, At: at, Incarnation: l.incarnation, Epoch: 1}
+	return audit.Checkpoint{Origin: origin, Size: l.tree.Size(), Root: l.tree.Root(), At: at, Incarnation: l.incarnation, Epoch: 1}
 }
 
 func (l *log) sign(by key) []byte {
@@ -267,7 +265,7 @@ func TestTreeAgreesWithTheLibrary(t *testing.T) {
 			more, err := tlog.StoredHashes(int64(i), d[:], all)
 			require.NoError(t, err)
 			stored = append(stored, more...)
-			require.NoError(t, tree.Append(d))
+			tree.Append(d)
 			if rapid.Bool().Draw(t, "reopened") {
 				tree, err = audit.OpenTree(tree.Size(), tree.Edge())
 				require.NoError(t, err)
@@ -275,9 +273,7 @@ func TestTreeAgreesWithTheLibrary(t *testing.T) {
 		}
 		want, err := tlog.TreeHash(int64(n), all)
 		require.NoError(t, err)
-		got, err := tree.Root()
-		require.NoError(t, err)
-		assert.Equal(t, want, got)
+		assert.Equal(t, want, tree.Root())
 		_, err = audit.OpenTree(int64(n), append(tree.Edge(), 0))
 		require.Error(t, err)
 	})

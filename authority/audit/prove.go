@@ -35,9 +35,9 @@ func (b *Bundle) Prove(leaf int64, key note.Verifier) (Proof, error) {
 	if leaf < 0 || leaf >= best.Size {
 		return Proof{}, errNoRecord
 	}
-	hashes, err := b.hashes(best.Size)
-	if err != nil {
-		return Proof{}, err
+	hashes, tree := make([]tlog.Hash, 0, tlog.StoredHashCount(best.Size)), &Tree{}
+	for _, r := range b.records[:best.Size] {
+		hashes = tree.append(r.digest, hashes)
 	}
 	reader := tlog.HashReaderFunc(func(at []int64) ([]tlog.Hash, error) {
 		out := make([]tlog.Hash, len(at))
@@ -52,23 +52,6 @@ func (b *Bundle) Prove(leaf int64, key note.Verifier) (Proof, error) {
 	}
 	p := Proof{Leaf: leaf, Digest: encode(b.records[leaf].digest), Hashes: proof, Checkpoint: string(signed)}
 	return p, p.Check(key)
-}
-
-// hashes are all of a tree's, by tlog.StoredHashIndex.
-func (b *Bundle) hashes(size int64) ([]tlog.Hash, error) {
-	stored := make([]tlog.Hash, 0, tlog.StoredHashCount(size))
-	tree := &Tree{}
-	for _, r := range b.records[:size] {
-		more, err := tlog.StoredHashesForRecordHash(tree.size, tlog.RecordHash(r.digest[:]), tree)
-		if err == nil {
-			err = tree.Append(r.digest)
-		}
-		if err != nil {
-			return nil, err
-		}
-		stored = append(stored, more...)
-	}
-	return stored, nil
 }
 
 // Check holds a proof against the log's key.

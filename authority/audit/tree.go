@@ -10,8 +10,8 @@ package audit
 import (
 	"crypto/sha256"
 	"errors"
-	"fmt"
 	"math/bits"
+	"slices"
 
 	"golang.org/x/mod/sumdb/tlog"
 )
@@ -23,7 +23,7 @@ type Digest = [sha256.Size]byte
 // what it takes to grow and to know the root. The zero value is empty.
 type Tree struct {
 	size int64
-	edge map[int64]tlog.Hash // by tlog.StoredHashIndex
+	edge []tlog.Hash // the roots of its complete subtrees, the largest first
 }
 
 var errEdge = errors.New("the tree's edge does not fit its size")
@@ -33,22 +33,11 @@ func OpenTree(size int64, edge []byte) (*Tree, error) {
 	if size < 0 || len(edge) != tlog.HashSize*bits.OnesCount64(uint64(size)) {
 		return nil, errEdge
 	}
-	t := &Tree{size: size, edge: map[int64]tlog.Hash{}}
-	for i, at := range edgeOf(size) {
-		t.edge[at] = tlog.Hash(edge[i*tlog.HashSize:])
+	t := &Tree{size: size}
+	for h := range slices.Chunk(edge, tlog.HashSize) {
+		t.edge = append(t.edge, tlog.Hash(h))
 	}
 	return t, nil
-}
-
-// edgeOf lists where the roots of the complete subtrees are, the largest first.
-func edgeOf(size int64) []int64 {
-	var at []int64
-	for start := int64(0); start < size; {
-		level := bits.Len64(uint64(size-start)) - 1
-		at = append(at, tlog.StoredHashIndex(level, start>>level))
-		start += 1 << level
-	}
-	return at
 }
 
 // Size is how many records there are.
@@ -57,62 +46,45 @@ func (t *Tree) Size() int64 { return t.size }
 // Edge is what is kept of the tree: one hash for each bit of its size, 32 bytes each.
 func (t *Tree) Edge() []byte {
 	var out []byte
-	for _, at := range edgeOf(t.size) {
-		h := t.edge[at]
+	for _, h := range t.edge {
 		out = append(out, h[:]...)
 	}
 	return out
 }
 
 // Clone returns a tree that grows by itself.
-func (t *Tree) Clone() *Tree {
-	c := &Tree{size: t.size, edge: make(map[int64]tlog.Hash, len(t.edge))}
-	for at, h := range t.edge {
-		c.edge[at] = h
-	}
-	return c
-}
+func (t *Tree) Clone() *Tree { return &Tree{t.size, slices.Clone(t.edge)} }
 
 // Append adds records.
-func (t *Tree) Append(records ...Digest) error {
+func (t *Tree) Append(records ...Digest) {
 	for _, d := range records {
-		if err := t.append(tlog.RecordHash(d[:])); err != nil {
-			return err
-		}
+		t.append(d, nil)
 	}
-	return nil
 }
 
-func (t *Tree) append(h tlog.Hash) error {
-	stored, err := tlog.StoredHashesForRecordHash(t.size, h, t)
-	if err != nil {
-		return err
+// append adds a record, and to stored what it completes, in the order of tlog.StoredHashIndex.
+func (t *Tree) append(d Digest, stored []tlog.Hash) []tlog.Hash {
+	h := tlog.RecordHash(d[:])
+	stored = append(stored, h)
+	for n := t.size; n&1 == 1; n >>= 1 {
+		last := len(t.edge) - 1
+		h = tlog.NodeHash(t.edge[last], h)
+		t.edge = t.edge[:last]
+		stored = append(stored, h)
 	}
-	grown := make(map[int64]tlog.Hash, len(t.edge)+1)
-	first := tlog.StoredHashIndex(0, t.size)
-	for _, at := range edgeOf(t.size + 1) {
-		if at >= first {
-			grown[at] = stored[at-first]
-		} else {
-			grown[at] = t.edge[at]
-		}
-	}
-	t.size, t.edge = t.size+1, grown
-	return nil
+	t.size, t.edge = t.size+1, append(t.edge, h)
+	return stored
 }
 
 // Root is the tree's hash.
-func (t *Tree) Root() (tlog.Hash, error) { return tlog.TreeHash(t.size, t) }
-
-// ReadHashes makes a Tree a tlog.HashReader of its edge.
-func (t *Tree) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
-	out := make([]tlog.Hash, len(indexes))
-	for i, at := range indexes {
-		h, ok := t.edge[at]
-		if !ok {
-			return nil, fmt.Errorf("hash %d is not on the edge", at)
-		}
-		out[i] = h
+func (t *Tree) Root() tlog.Hash {
+	if t.size == 0 {
+		return sha256.Sum256(nil)
 	}
-	return out, nil
+	last := len(t.edge) - 1
+	h := t.edge[last]
+	for i := last - 1; i >= 0; i-- {
+		h = tlog.NodeHash(t.edge[i], h)
+	}
+	return h
 }

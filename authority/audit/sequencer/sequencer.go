@@ -145,9 +145,7 @@ func (s *Sequencer) Round(ctx context.Context) (more bool, err error) {
 	}
 	if len(w.ids) > 0 {
 		grown := s.tree.Clone()
-		if err := grown.Append(w.digests...); err != nil {
-			return false, err
-		}
+		grown.Append(w.digests...)
 		if err := s.append(ctx, w); err != nil {
 			return false, err
 		}
@@ -204,11 +202,7 @@ func (s *Sequencer) sign(ctx context.Context, w waiting) error {
 	if s.tree.Size() == 0 || age < signEvery || s.tree.Size() == s.signed.Size && age < refresh {
 		return nil
 	}
-	root, err := s.tree.Root()
-	if err != nil {
-		return err
-	}
-	c := audit.Checkpoint{Origin: s.Key.Name(), Size: s.tree.Size(), Root: root, At: w.at, Incarnation: w.incarnation, Epoch: w.epoch}
+	c := audit.Checkpoint{Origin: s.Key.Name(), Size: s.tree.Size(), Root: s.tree.Root(), At: w.at, Incarnation: w.incarnation, Epoch: w.epoch}
 	signature, err := s.Key.Sign([]byte(c.Text()))
 	if err != nil {
 		return err

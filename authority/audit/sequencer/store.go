@@ -87,7 +87,7 @@ func (s *Sequencer) last(ctx context.Context) (audit.Checkpoint, *audit.Tree, er
 	if err != nil {
 		return c, nil, fmt.Errorf("%w: %w", ErrDiffers, err)
 	}
-	if root, err := tree.Root(); err != nil || root != c.Root {
+	if tree.Root() != c.Root {
 		return c, nil, fmt.Errorf("%w: the edge of its tree has another root", ErrDiffers)
 	}
 	return c, tree, nil
@@ -128,9 +128,7 @@ func (s *Sequencer) grow(ctx context.Context, tree *audit.Tree, size int64) erro
 			if tree.Size() == size {
 				break
 			}
-			if err := tree.Append(r.Digest); err != nil {
-				return err
-			}
+			tree.Append(r.Digest)
 		}
 	}
 	return nil
