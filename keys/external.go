@@ -7,17 +7,19 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/keys/keyhost"
 )
 
-// Host reaches a signing key and a nonce key that this process does not hold;
+// Host reaches signing keys and nonce keys that this process does not hold;
 // keyhost.Client is one.
 type Host interface {
 	Describe(ctx context.Context) (keyhost.Descriptor, error)
-	SignDigest(ctx context.Context, purpose string, digest [32]byte) ([64]byte, error)
-	MAC(ctx context.Context, message []byte) ([32]byte, error)
+	SignDigest(ctx context.Context, key, purpose string, digest [32]byte) ([64]byte, error)
+	MAC(ctx context.Context, key string, message []byte) ([32]byte, error)
 }
 
 // originToken is the origin of keys that lie in a PKCS#11 token.
@@ -40,64 +42,112 @@ func handlesOf(p *publicPart, m *sealedKeys, host Host) (handles, error) {
 	case inToken && host == nil:
 		return handles{}, material("the bundle's keys lie in a token: name the socket of its key host", nil)
 	case inToken:
-		return hosted(p.KID, host)
+		return hostedBy(host, p)
 	case host != nil:
 		return handles{}, material("the bundle seals its keys itself, and a key host is named for them", nil)
 	}
 	return m.handles(p.KID), nil
 }
 
-// hosted are the keys of a token.
-func hosted(kid string, host Host) (handles, error) {
+// hostedBy are the keys of a token that a bundle's public part is about.
+func hostedBy(host Host, p *publicPart) (handles, error) {
+	pairs, err := pairsOf(host)
+	if err != nil {
+		return handles{}, err
+	}
+	for _, one := range pairs {
+		if one.kid == p.KID {
+			return one.handles(host), nil
+		}
+	}
+	return handles{}, material("the bundle's signing key is not one that the key host serves", nil)
+}
+
+// pair is what a host serves as one generation.
+type pair struct {
+	keyhost.Pair
+	kid    string
+	public *ecdsa.PublicKey
+}
+
+func pairsOf(host Host) ([]pair, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), hostTime)
 	defer cancel()
 	d, err := host.Describe(ctx)
 	if err != nil {
-		return handles{}, material("the key host does not show its keys", err)
+		return nil, material("the key host does not show its keys", err)
 	}
-	public, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), d.PublicKey)
+	out := make([]pair, 0, len(d.Pairs))
+	for _, p := range d.Pairs {
+		public, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), p.PublicKey)
+		if err != nil {
+			return nil, material("the key host's signing key is not one of P-256", err)
+		}
+		known, err := dated(1, public)
+		if err != nil {
+			return nil, material("the key host's signing key has no name", err)
+		}
+		out = append(out, pair{p, known.KID, public})
+	}
+	return out, nil
+}
+
+// unused is the only pair of a host's that no bundle has yet, which a new generation is made of.
+func unused(host Host, used ...string) (pair, error) {
+	pairs, err := pairsOf(host)
 	if err != nil {
-		return handles{}, material("the key host's signing key is not one of P-256", err)
+		return pair{}, err
 	}
+	pairs = slices.DeleteFunc(pairs, func(p pair) bool { return slices.Contains(used, p.kid) })
+	if len(pairs) != 1 {
+		return pair{}, material(fmt.Sprintf("the key host serves %d pairs of keys that are new here, and must serve one", len(pairs)), nil)
+	}
+	return pairs[0], nil
+}
+
+func (p pair) handles(host Host) handles {
 	signers := map[string]*Signer{}
 	for _, purpose := range []string{keyhost.PurposeCapability, keyhost.PurposeReadiness, keyhost.PurposeReceipt, keyhost.PurposeChallenge} {
-		signers[purpose] = &Signer{kid: kid, sign: hostSign(host, purpose)}
+		signers[purpose] = &Signer{kid: p.kid, sign: hostSign(host, p.Signing, purpose)}
 	}
-	unknown := &Signer{kid: kid, sign: func([32]byte) ([64]byte, error) { return [64]byte{}, errSigning }}
+	unknown := &Signer{kid: p.kid, sign: func([32]byte) ([64]byte, error) { return [64]byte{}, errSigning }}
 	of := func(purpose string) *Signer {
 		if s, ok := signers[purpose]; ok {
 			return s
 		}
 		return unknown
 	}
-	return handles{public, of, hostMAC(host)}, nil
+	return handles{p.public, of, hostMAC(host, p.Nonce)}
 }
 
-func hostSign(host Host, purpose string) func([32]byte) ([64]byte, error) {
+func hostSign(host Host, key, purpose string) func([32]byte) ([64]byte, error) {
 	return func(digest [32]byte) ([64]byte, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), hostTime)
 		defer cancel()
-		return host.SignDigest(ctx, purpose, digest)
+		return host.SignDigest(ctx, key, purpose, digest)
 	}
 }
 
-func hostMAC(host Host) macKey {
+func hostMAC(host Host, key string) macKey {
 	return func(message []byte) ([32]byte, bool) {
 		ctx, cancel := context.WithTimeout(context.Background(), hostTime)
 		defer cancel()
-		mac, err := host.MAC(ctx, message)
+		mac, err := host.MAC(ctx, key, message)
 		return mac, err == nil
 	}
 }
 
-// InitWith makes a cluster's first bundle around the keys of a token, as Init
-// does around keys that it makes. It makes the audit key only. Every error is a
+// InitWith makes a cluster's first bundle around the one pair of keys that host
+// serves, as Init does around keys that it makes. It makes the audit key only. Every error is a
 // *MaterialError.
 func InitWith(dir, identityFile string, host Host) (Identity, error) {
 	return first(dir, identityFile, host, func() (*sealedKeys, handles, error) {
 		seed := make([]byte, ed25519.SeedSize)
 		rand.Read(seed)
-		h, err := hosted("", host)
-		return &sealedKeys{audit: seed}, h, err
+		p, err := unused(host)
+		if err != nil {
+			return nil, handles{}, err
+		}
+		return &sealedKeys{audit: seed}, p.handles(host), nil
 	})
 }

@@ -43,10 +43,10 @@ func (h *hardware) Describe(context.Context) (keyhost.Descriptor, error) {
 	if h.away.Load() {
 		err = errAway
 	}
-	return keyhost.Descriptor{PublicKey: public}, err
+	return keyhost.Descriptor{Pairs: []keyhost.Pair{{Signing: "01", Nonce: "02", PublicKey: public}}}, err
 }
 
-func (h *hardware) SignDigest(_ context.Context, purpose string, digest [32]byte) ([64]byte, error) {
+func (h *hardware) SignDigest(_ context.Context, _, purpose string, digest [32]byte) ([64]byte, error) {
 	if h.away.Load() {
 		return [64]byte{}, errAway
 	}
@@ -54,7 +54,7 @@ func (h *hardware) SignDigest(_ context.Context, purpose string, digest [32]byte
 	return signES256(h.private, digest)
 }
 
-func (h *hardware) MAC(_ context.Context, message []byte) (mac [32]byte, err error) {
+func (h *hardware) MAC(_ context.Context, _ string, message []byte) (mac [32]byte, err error) {
 	if h.away.Load() {
 		return mac, errAway
 	}
@@ -155,7 +155,7 @@ func TestOpenWithRefuses(t *testing.T) {
 	}{
 		"a token's bundle without its host": {func() (*Bundle, error) { return Open(dir, identity) }, "key host"},
 		"a sealed bundle with a host":       {func() (*Bundle, error) { return OpenWith(m.dir, m.identity, h) }, "seals its keys itself"},
-		"another token":                     {func() (*Bundle, error) { return OpenWith(dir, identity, other) }, "signing key is not the one"},
+		"another token":                     {func() (*Bundle, error) { return OpenWith(dir, identity, other) }, "signing key is not one that"},
 		"another nonce key":                 {func() (*Bundle, error) { return OpenWith(dir, identity, swapped) }, "nonce key is not the one"},
 	} {
 		_, err := c.open()

@@ -32,10 +32,9 @@ const (
 
 // Config is the file of the key host.
 type Config struct {
-	Module   string        `yaml:"module"`     // the PKCS#11 library
-	Serial   string        `yaml:"serial"`     // of the token; slots and labels name nothing
-	KeyID    string        `yaml:"key_id"`     // CKA_ID of the signing key, hex
-	MACKeyID string        `yaml:"mac_key_id"` // CKA_ID of the nonce key, hex
+	Module   string        `yaml:"module"` // the PKCS#11 library
+	Serial   string        `yaml:"serial"` // of the token; slots and labels name nothing
+	Keys     []Pair        `yaml:"keys"`   // that are served, and nothing else
 	PINFile  string        `yaml:"pin_file"`
 	PIN      config.Secret `yaml:"-"`
 	Socket   string        `yaml:"socket"`
@@ -44,6 +43,15 @@ type Config struct {
 	Sessions int64 `yaml:"sessions"` // at most 16
 }
 
+// Pair names the keys of one generation. CKA_IDs are hexadecimal.
+type Pair struct {
+	Signing string `yaml:"signing"`
+	Nonce   string `yaml:"nonce"`
+}
+
+// maxPairs leaves room for the previous generation, the current and the next.
+const maxPairs = 4
+
 // Check implements config.Document.
 func (c *Config) Check(func(string) string) (err error) {
 	for key, value := range map[string]string{"module": c.Module, "pin_file": c.PINFile, "socket": c.Socket} {
@@ -51,10 +59,8 @@ func (c *Config) Check(func(string) string) (err error) {
 			return config.Wrong(key, "must be an absolute path")
 		}
 	}
-	for key, value := range map[string]string{"key_id": c.KeyID, "mac_key_id": c.MACKeyID} {
-		if raw, err := hex.DecodeString(value); err != nil || len(raw) == 0 {
-			return config.Wrong(key, "must be the CKA_ID in hexadecimal")
-		}
+	if err := c.checkKeys(); err != nil {
+		return err
 	}
 	if c.Sessions == 0 {
 		c.Sessions = 8
@@ -76,6 +82,27 @@ func (c *Config) Check(func(string) string) (err error) {
 	}
 	if c.PIN, err = config.ReadSecret(c.PINFile); err != nil {
 		return config.Wrong("pin_file", "%s", err)
+	}
+	return nil
+}
+
+func (c *Config) checkKeys() error {
+	if len(c.Keys) == 0 || len(c.Keys) > maxPairs {
+		return config.Wrong("keys", "must list between 1 and %d pairs, each with signing and nonce", maxPairs)
+	}
+	seen := map[string]bool{}
+	for i := range c.Keys {
+		for _, id := range []*string{&c.Keys[i].Signing, &c.Keys[i].Nonce} {
+			raw, err := hex.DecodeString(*id)
+			if err != nil || len(raw) == 0 {
+				return config.Wrong("keys", "must name each key by its CKA_ID in hexadecimal")
+			}
+			*id = hex.EncodeToString(raw)
+		}
+		if seen[c.Keys[i].Signing] {
+			return config.Wrong("keys", "name the signing key %s twice", c.Keys[i].Signing)
+		}
+		seen[c.Keys[i].Signing] = true
 	}
 	return nil
 }
@@ -119,8 +146,7 @@ func serve(ctx context.Context, c *Config, log *slog.Logger) error {
 		t.close()
 		return err
 	}
-	d := t.Describe()
-	log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("socket", c.Socket), slog.String("token", d.Token.Serial), slog.String("model", d.Token.Model))
+	log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("socket", c.Socket), slog.String("token", c.Serial), slog.Int("pairs", len(c.Keys)))
 	s := &keyhost.Server{Keys: t, UIDs: c.uids, Log: log,
 		Purposes: []string{keyhost.PurposeCapability, keyhost.PurposeReadiness, keyhost.PurposeReceipt, keyhost.PurposeChallenge}}
 	if err := s.Serve(ctx, l); err != nil {

@@ -123,7 +123,7 @@ func (s *shelf) socket() string { return filepath.Join(s.dir, "s") }
 func (s *shelf) config(serial string, changed ...string) string {
 	s.Helper()
 	s.write("pin", pin)
-	text := fmt.Sprintf("module: %s\nserial: %s\nkey_id: \"01\"\nmac_key_id: \"02\"\npin_file: %s\nsocket: %s\nusers: [%s]\n", s.library, serial, filepath.Join(s.dir, "pin"), s.socket(), me(s))
+	text := fmt.Sprintf("module: %s\nserial: %s\nkeys: [{signing: \"01\", nonce: \"02\"}]\npin_file: %s\nsocket: %s\nusers: [%s]\n", s.library, serial, filepath.Join(s.dir, "pin"), s.socket(), me(s))
 	for i := 0; i < len(changed); i += 2 {
 		require.Contains(s, text, changed[i])
 		text = strings.Replace(text, changed[i], changed[i+1], 1)
@@ -207,9 +207,60 @@ func codeOf(err error) keyhost.Code {
 
 func verifies(t testing.TB, d keyhost.Descriptor, digest [32]byte, signature [64]byte) {
 	t.Helper()
-	public, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), d.PublicKey)
+	public, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), d.Pairs[0].PublicKey)
 	require.NoError(t, err)
 	assert.True(t, ecdsa.Verify(public, digest[:], new(big.Int).SetBytes(signature[:32]), new(big.Int).SetBytes(signature[32:])))
+}
+
+// only is the one object of a class.
+func only(t testing.TB, o keyhost.Observation, class string) keyhost.Object {
+	t.Helper()
+	var found []keyhost.Object
+	for _, k := range o.Keys {
+		if k.Class == class {
+			found = append(found, k)
+		}
+	}
+	require.Len(t, found, 1)
+	return found[0]
+}
+
+// What a host shows of its token is what the token says now, not what it said at the start.
+func TestAnObservation(t *testing.T) {
+	t.Parallel()
+	s := newShelf(t)
+	serial := s.token("one")
+	s.keys("one")
+	c := s.client(s.start(s.config(serial)))
+	o, err := c.Observe(t.Context())
+	require.NoError(t, err)
+	file, err := os.ReadFile(s.library)
+	require.NoError(t, err)
+	assert.Equal(t, keyhost.Library{Cryptoki: "2.40", Manufacturer: "SoftHSM", Description: "Implementation of PKCS11", Version: "2.6", File: "libsofthsm2.so",
+		FileSHA256: sha256.Sum256(file), EntryPoint: "C_GetFunctionList"}, o.Library)
+	assert.Equal(t, keyhost.Token{Manufacturer: "SoftHSM project", Model: "SoftHSM v2", Serial: serial, Label: "one", HardwareVersion: "2.6", FirmwareVersion: "2.6", Flags: 0x42d}, o.Token)
+	assert.WithinDuration(t, time.Now(), o.At, within)
+	require.Len(t, o.Keys, 3)
+
+	d, err := c.Describe(t.Context())
+	require.NoError(t, err)
+	generated := map[string]string{"LOCAL": "true", "ALWAYS_SENSITIVE": "true", "NEVER_EXTRACTABLE": "true", "EXTRACTABLE": "false", "SENSITIVE": "true",
+		"MODIFIABLE": "true", "COPYABLE": "true", "WRAP_WITH_TRUSTED": "false", "KEY_GEN_MECHANISM": "0x1040"}
+	assert.Equal(t, keyhost.Object{Purpose: keyhost.PairSigning, Class: keyhost.ClassPrivate, ID: []byte{1}, Mechanisms: []string{"0x1041"}, Attributes: generated,
+		ECParams: oidP256}, only(t, o, keyhost.ClassPrivate))
+	public := only(t, o, keyhost.ClassPublic)
+	assert.Equal(t, d.Pairs[0].PublicKey, public.Point)
+	assert.Equal(t, oidP256, public.ECParams)
+	secret := only(t, o, keyhost.ClassSecret)
+	assert.Equal(t, keyhost.PairNonce, secret.Purpose)
+	assert.Equal(t, []string{"0x251"}, secret.Mechanisms)
+	assert.Equal(t, "0x350", secret.Attributes["KEY_GEN_MECHANISM"])
+	assert.False(t, secret.ValueReadable)
+
+	s.tool("one", "--keypairgen", "--key-type", "EC:prime256v1", "--id", "01", "--usage-sign", "--sensitive")
+	o, err = c.Observe(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, o.Keys, 5, "two keys of one name are shown, both")
 }
 
 func TestKeysOfAToken(t *testing.T) {
@@ -220,26 +271,20 @@ func TestKeysOfAToken(t *testing.T) {
 	c := s.client(s.start(s.config(serial)))
 	d, err := c.Describe(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, serial, d.Token.Serial)
-	assert.Equal(t, "SoftHSM v2", d.Token.Model)
-	assert.Equal(t, map[string]string{"LOCAL": "true", "ALWAYS_SENSITIVE": "true", "NEVER_EXTRACTABLE": "true", "EXTRACTABLE": "false", "SENSITIVE": "true",
-		"MODIFIABLE": "true", "COPYABLE": "true", "WRAP_WITH_TRUSTED": "false", "KEY_GEN_MECHANISM": "0x1040"}, d.Key)
-	assert.Len(t, d.Library.FileSHA256, 64)
-
 	digest := sha256.Sum256([]byte("what is signed"))
 	for _, purpose := range []string{keyhost.PurposeCapability, keyhost.PurposeReadiness, keyhost.PurposeReceipt, keyhost.PurposeChallenge} {
-		signature, err := c.SignDigest(t.Context(), purpose, digest)
+		signature, err := c.SignDigest(t.Context(), "01", purpose, digest)
 		require.NoError(t, err)
 		verifies(t, d, digest, signature)
 	}
-	_, err = c.SignDigest(t.Context(), "checkpoint", digest)
+	_, err = c.SignDigest(t.Context(), "01", "checkpoint", digest)
 	assert.Equal(t, keyhost.PurposeRefused, codeOf(err))
 
-	mac, err := c.MAC(t.Context(), []byte("nonce"))
+	mac, err := c.MAC(t.Context(), "02", []byte("nonce"))
 	require.NoError(t, err)
-	again, err := c.MAC(t.Context(), []byte("nonce"))
+	again, err := c.MAC(t.Context(), "02", []byte("nonce"))
 	require.NoError(t, err)
-	other, err := c.MAC(t.Context(), []byte("another"))
+	other, err := c.MAC(t.Context(), "02", []byte("another"))
 	require.NoError(t, err)
 	assert.Equal(t, mac, again)
 	assert.NotEqual(t, mac, other)
@@ -259,7 +304,7 @@ func TestManyCallersShareFewSessions(t *testing.T) {
 	for i := range 64 {
 		all.Go(func() {
 			digest := sha256.Sum256([]byte{byte(i)})
-			signature, err := c.SignDigest(t.Context(), keyhost.PurposeCapability, digest)
+			signature, err := c.SignDigest(t.Context(), "01", keyhost.PurposeCapability, digest)
 			if err != nil {
 				assert.Equal(t, keyhost.KeyBusy, codeOf(err))
 				return
@@ -295,7 +340,7 @@ func TestWhatIsRefusedAtTheStart(t *testing.T) {
 			s.tool("one", "--keypairgen", "--key-type", "EC:prime256v1", "--id", "01", "--extractable")
 			s.tool("one", "--keygen", "--key-type", "GENERIC:32", "--id", "02", "--usage-sign", "--sensitive")
 		}, nil, exitMisconfigured, "KEY_EXTRACTABLE"},
-		"an unknown key of the file": {func(*shelf) {}, []string{"key_id:", "slot: 0\nkey_id:"}, exitMisconfigured, "slot"},
+		"an unknown key of the file": {func(*shelf) {}, []string{"keys:", "slot: 0\nkeys:"}, exitMisconfigured, "slot"},
 		"too many sessions":          {func(*shelf) {}, []string{"users:", "sessions: 17\nusers:"}, exitMisconfigured, "must be between 1 and 16"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -320,12 +365,13 @@ func TestAnImportedKeyIsSeen(t *testing.T) {
 	key := filepath.Join(s.dir, "key.pem")
 	s.run("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", key)
 	s.run("softhsm2-util", "--import", key, "--token", "one", "--label", "x", "--id", "01", "--pin", pin)
-	d, err := s.client(s.start(s.config(serial))).Describe(t.Context())
+	o, err := s.client(s.start(s.config(serial))).Observe(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, "false", d.Key["EXTRACTABLE"], "this says nothing")
-	assert.Equal(t, "false", d.Key["LOCAL"])
-	assert.Equal(t, "false", d.Key["NEVER_EXTRACTABLE"])
-	assert.Equal(t, "unavailable", d.Key["KEY_GEN_MECHANISM"])
+	private := only(t, o, keyhost.ClassPrivate)
+	assert.Equal(t, "false", private.Attributes["EXTRACTABLE"], "this says nothing")
+	assert.Equal(t, "false", private.Attributes["LOCAL"])
+	assert.Equal(t, "false", private.Attributes["NEVER_EXTRACTABLE"])
+	assert.Equal(t, "unavailable", private.Attributes["KEY_GEN_MECHANISM"])
 }
 
 // Whatever happens to the token, the key host says so once and ends; a new start verifies everything.
@@ -340,7 +386,7 @@ func TestASuspectTokenEndsTheKeyHost(t *testing.T) {
 		p := s.start(s.config(serial))
 		c := s.client(p)
 		s.tool("one", "--delete-object", "--type", "privkey", "--id", "01")
-		_, err := c.SignDigest(t.Context(), keyhost.PurposeCapability, digest)
+		_, err := c.SignDigest(t.Context(), "01", keyhost.PurposeCapability, digest)
 		assert.Equal(t, keyhost.TokenUnavailable, codeOf(err))
 		s.exits(p, exitSuspect, "TOKEN_UNAVAILABLE")
 		s.exits(s.start(s.config(serial)), exitMisconfigured, "KEY_AMBIGUOUS")
@@ -353,13 +399,13 @@ func TestASuspectTokenEndsTheKeyHost(t *testing.T) {
 		p := s.start(s.config(serial))
 		c := s.client(p)
 		require.NoError(t, os.Rename(s.tokens(), s.tokens()+".away"))
-		_, err := c.SignDigest(t.Context(), keyhost.PurposeCapability, digest)
+		_, err := c.SignDigest(t.Context(), "01", keyhost.PurposeCapability, digest)
 		assert.Equal(t, keyhost.TokenUnavailable, codeOf(err))
 		s.exits(p, exitSuspect, "TOKEN_UNAVAILABLE")
 		s.exits(s.start(s.config(serial)), exitSuspect, "TOKEN_UNAVAILABLE")
 		require.NoError(t, os.Rename(s.tokens()+".away", s.tokens()))
 		s.answers(c, s.start(s.config(serial)))
-		_, err = c.SignDigest(t.Context(), keyhost.PurposeCapability, digest)
+		_, err = c.SignDigest(t.Context(), "01", keyhost.PurposeCapability, digest)
 		require.NoError(t, err)
 	})
 	t.Run("the key host is killed", func(t *testing.T) {
@@ -371,7 +417,7 @@ func TestASuspectTokenEndsTheKeyHost(t *testing.T) {
 		c := s.client(p)
 		require.NoError(t, p.cmd.Process.Signal(syscall.SIGKILL))
 		<-p.ended
-		_, err := c.SignDigest(t.Context(), keyhost.PurposeCapability, digest)
+		_, err := c.SignDigest(t.Context(), "01", keyhost.PurposeCapability, digest)
 		assert.Equal(t, keyhost.TokenUnavailable, codeOf(err))
 		s.answers(c, s.start(s.config(serial)))
 	})
@@ -426,18 +472,18 @@ func BenchmarkSigning(b *testing.B) {
 		c := s.client(p)
 		b.ResetTimer()
 		parallel(b, func(ctx context.Context) error {
-			_, err := c.SignDigest(ctx, keyhost.PurposeCapability, digest)
+			_, err := c.SignDigest(ctx, "01", keyhost.PurposeCapability, digest)
 			return err
 		})
 	})
 	b.Run("direct", func(b *testing.B) {
 		b.Setenv("SOFTHSM2_CONF", filepath.Join(s.dir, "softhsm2.conf"))
-		t, err := open(&Config{Module: s.library, Serial: serial, KeyID: "01", MACKeyID: "02", PIN: pin, Sessions: 8})
+		t, err := open(&Config{Module: s.library, Serial: serial, Keys: []Pair{{"01", "02"}}, PIN: pin, Sessions: 8})
 		require.NoError(b, err)
 		defer t.close()
 		b.ResetTimer()
 		parallel(b, func(ctx context.Context) error {
-			_, err := t.SignDigest(ctx, digest)
+			_, err := t.SignDigest(ctx, "01", digest)
 			return err
 		})
 	})

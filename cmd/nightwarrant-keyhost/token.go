@@ -1,18 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/sha256"
-	"encoding/asn1"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/pkcs11"
@@ -20,24 +14,22 @@ import (
 	"github.com/nightwarrant/nightwarrant/keys/keyhost"
 )
 
-// token is an open PKCS#11 token with its two keys. Each session belongs to one
-// goroutine: a session that two use crashes some libraries.
+// token is an open PKCS#11 token with the keys that it serves. Each session
+// belongs to one goroutine: a session that two use crashes some libraries.
 type token struct {
-	ctx        *pkcs11.Ctx
-	slot       uint
-	descriptor keyhost.Descriptor
-	signing    pkcs11.ObjectHandle
-	mac        pkcs11.ObjectHandle
-	jobs       chan job
-	workers    sync.WaitGroup
+	ctx            *pkcs11.Ctx
+	module, serial string
+	loaded         keyhost.Digest // of the module's file
+	slot           uint
+	served         atomic.Pointer[served]
+	jobs           chan job
+	workers        sync.WaitGroup
 }
 
-// job is one operation; its answer is sent once, to a channel that can hold it.
+// job is one operation in a session; its answer is sent once, to a channel that can hold it.
 type job struct {
-	mechanism uint
-	object    pkcs11.ObjectHandle
-	data      []byte
-	done      chan<- outcome
+	run  func(pkcs11.SessionHandle) ([]byte, error)
+	done chan<- outcome
 }
 
 type outcome struct {
@@ -52,10 +44,13 @@ const (
 )
 
 // open loads the library, binds the token by its serial, logs in once and finds
-// both keys. Every error is a *keyhost.Error.
+// all keys. Every error is a *keyhost.Error.
 func open(c *Config) (_ *token, err error) {
-	t := &token{ctx: pkcs11.New(c.Module), jobs: make(chan job)}
-	if t.ctx == nil {
+	t := &token{module: c.Module, serial: c.Serial, jobs: make(chan job)}
+	if t.loaded, err = digestOf(c.Module); err != nil {
+		return nil, err
+	}
+	if t.ctx = pkcs11.New(c.Module); t.ctx == nil {
 		return nil, refuse(keyhost.TokenUnavailable, "the library %s cannot be loaded", c.Module)
 	}
 	if err := t.ctx.Initialize(); err != nil {
@@ -67,57 +62,50 @@ func open(c *Config) (_ *token, err error) {
 			t.close()
 		}
 	}()
-	if err := t.describe(c); err != nil {
+	if err := t.find(); err != nil {
 		return nil, err
 	}
 	first, err := t.login(c)
 	if err != nil {
 		return nil, err
 	}
-	if err := t.find(first, c); err != nil {
+	seen, err := t.look(first, c.Keys)
+	if err != nil {
 		return nil, err
 	}
+	keys, err := seen.bind(c.Keys)
+	if err != nil {
+		return nil, err
+	}
+	t.served.Store(keys)
 	return t, t.start(first, int(c.Sessions))
 }
 
-// describe finds the one token with the serial and keeps what it says of itself.
-func (t *token) describe(c *Config) error {
-	info, err := t.ctx.GetInfo()
-	if err != nil {
-		return ckr(err, "the library says nothing of itself")
-	}
-	file, err := os.ReadFile(c.Module)
-	if err != nil {
-		return refuse(keyhost.TokenUnavailable, "the library cannot be read")
-	}
-	sum := sha256.Sum256(file)
-	t.descriptor.Library = keyhost.Library{Cryptoki: version(info.CryptokiVersion), Manufacturer: padded(info.ManufacturerID), Description: padded(info.LibraryDescription),
-		Version: version(info.LibraryVersion), FileSHA256: hex.EncodeToString(sum[:]), EntryPoint: "C_GetFunctionList"}
+// find finds the one token with the serial. No PIN is tried where wrong ones are counted already.
+func (t *token) find() error {
 	slots, err := t.ctx.GetSlotList(true)
 	if err != nil {
 		return ckr(err, "the library lists no slots")
 	}
 	found := 0
 	for _, slot := range slots {
-		i, err := t.ctx.GetTokenInfo(slot)
-		if err != nil || padded(i.SerialNumber) != c.Serial {
+		info, err := t.ctx.GetTokenInfo(slot)
+		if err != nil || padded(info.SerialNumber) != t.serial {
 			continue
 		}
 		found++
 		t.slot = slot
-		t.descriptor.Token = keyhost.Token{Manufacturer: padded(i.ManufacturerID), Model: padded(i.Model), Serial: padded(i.SerialNumber), Label: padded(i.Label),
-			Hardware: version(i.HardwareVersion), Firmware: version(i.FirmwareVersion)}
-		if i.Flags&(pkcs11.CKF_USER_PIN_COUNT_LOW|pkcs11.CKF_USER_PIN_FINAL_TRY|pkcs11.CKF_USER_PIN_LOCKED) != 0 {
+		if info.Flags&(pkcs11.CKF_USER_PIN_COUNT_LOW|pkcs11.CKF_USER_PIN_FINAL_TRY|pkcs11.CKF_USER_PIN_LOCKED) != 0 {
 			return refuse(keyhost.TokenPINAtRisk, "the token counts wrong PINs already; nothing was tried")
 		}
 	}
 	switch {
 	case found == 0 && len(slots) > 0:
-		return refuse(keyhost.TokenIdentityMismatch, "no token here has the serial %s", c.Serial)
+		return refuse(keyhost.TokenIdentityMismatch, "no token here has the serial %s", t.serial)
 	case found == 0:
 		return refuse(keyhost.TokenUnavailable, "there is no token")
 	case found > 1:
-		return refuse(keyhost.TokenIdentityMismatch, "two tokens say that they have the serial %s", c.Serial)
+		return refuse(keyhost.TokenIdentityMismatch, "two tokens say that they have the serial %s", t.serial)
 	}
 	return nil
 }
@@ -135,106 +123,6 @@ func (t *token) login(c *Config) (pkcs11.SessionHandle, error) {
 	return session, nil
 }
 
-// find binds both keys: each is one object, not two, and none can be read out.
-func (t *token) find(s pkcs11.SessionHandle, c *Config) (err error) {
-	if t.signing, err = t.one(s, "the signing key", pkcs11.CKO_PRIVATE_KEY, c.KeyID); err != nil {
-		return err
-	}
-	if t.mac, err = t.one(s, "the nonce key", pkcs11.CKO_SECRET_KEY, c.MACKeyID); err != nil {
-		return err
-	}
-	public, err := t.one(s, "the public key", pkcs11.CKO_PUBLIC_KEY, c.KeyID)
-	if err != nil {
-		return err
-	}
-	t.descriptor.KeyID, t.descriptor.MACKeyID = c.KeyID, c.MACKeyID
-	t.descriptor.Key, t.descriptor.MACKey = t.attributes(s, t.signing), t.attributes(s, t.mac)
-	for what, o := range map[string]pkcs11.ObjectHandle{"the signing key": t.signing, "the nonce key": t.mac} {
-		if t.flag(s, o, pkcs11.CKA_EXTRACTABLE) != "false" {
-			return refuse(keyhost.KeyExtractable, "%s may leave the token", what)
-		}
-		if a, err := t.ctx.GetAttributeValue(s, o, []*pkcs11.Attribute{pkcs11.NewAttribute(pkcs11.CKA_VALUE, nil)}); err == nil && len(a) > 0 && len(a[0].Value) > 0 {
-			return refuse(keyhost.KeyValueReadable, "%s can be read", what)
-		}
-	}
-	t.descriptor.PublicKey, err = t.point(s, public)
-	return err
-}
-
-// one finds the only object of a class and CKA_ID.
-func (t *token) one(s pkcs11.SessionHandle, what string, class uint, id string) (pkcs11.ObjectHandle, error) {
-	raw, err := hex.DecodeString(id)
-	if err != nil {
-		return 0, refuse(keyhost.KeyAmbiguous, "%s has no CKA_ID", what)
-	}
-	template := []*pkcs11.Attribute{pkcs11.NewAttribute(pkcs11.CKA_CLASS, class), pkcs11.NewAttribute(pkcs11.CKA_ID, raw)}
-	if err := t.ctx.FindObjectsInit(s, template); err != nil {
-		return 0, ckr(err, "objects cannot be looked for")
-	}
-	found, _, err := t.ctx.FindObjects(s, 3)
-	if err := errors.Join(err, t.ctx.FindObjectsFinal(s)); err != nil {
-		return 0, ckr(err, "objects cannot be looked for")
-	}
-	if len(found) != 1 {
-		return 0, refuse(keyhost.KeyAmbiguous, "%s is %d objects with CKA_ID %s, and must be one", what, len(found), id)
-	}
-	return found[0], nil
-}
-
-// oidP256 is the DER of the named curve prime256v1 (RFC 5480 §2.1.1.1).
-var oidP256 = []byte{0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07}
-
-// point is the public key, which must be on the named curve.
-func (t *token) point(s pkcs11.SessionHandle, o pkcs11.ObjectHandle) ([]byte, error) {
-	a, err := t.ctx.GetAttributeValue(s, o, []*pkcs11.Attribute{pkcs11.NewAttribute(pkcs11.CKA_EC_PARAMS, nil), pkcs11.NewAttribute(pkcs11.CKA_EC_POINT, nil)})
-	if err != nil || len(a) != 2 {
-		return nil, refuse(keyhost.KeyCurveInvalid, "the public key is no elliptic one")
-	}
-	point := a[1].Value
-	var inner []byte // some tokens wrap it into an OCTET STRING, as the standard says, and some do not
-	if rest, err := asn1.Unmarshal(point, &inner); err == nil && len(rest) == 0 {
-		point = inner
-	}
-	if _, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), point); err != nil || !bytes.Equal(a[0].Value, oidP256) {
-		return nil, refuse(keyhost.KeyCurveInvalid, "the public key is not a point of the named curve P-256")
-	}
-	return point, nil
-}
-
-// attributes are what the token says of an object's past.
-func (t *token) attributes(s pkcs11.SessionHandle, o pkcs11.ObjectHandle) map[string]string {
-	out := map[string]string{}
-	for name, kind := range map[string]uint{"LOCAL": pkcs11.CKA_LOCAL, "ALWAYS_SENSITIVE": pkcs11.CKA_ALWAYS_SENSITIVE, "NEVER_EXTRACTABLE": pkcs11.CKA_NEVER_EXTRACTABLE,
-		"EXTRACTABLE": pkcs11.CKA_EXTRACTABLE, "SENSITIVE": pkcs11.CKA_SENSITIVE, "MODIFIABLE": pkcs11.CKA_MODIFIABLE, "COPYABLE": pkcs11.CKA_COPYABLE,
-		"WRAP_WITH_TRUSTED": pkcs11.CKA_WRAP_WITH_TRUSTED} {
-		out[name] = t.flag(s, o, kind)
-	}
-	out["KEY_GEN_MECHANISM"] = "unsupported"
-	if a, err := t.ctx.GetAttributeValue(s, o, []*pkcs11.Attribute{pkcs11.NewAttribute(pkcs11.CKA_KEY_GEN_MECHANISM, nil)}); err == nil && len(a) == 1 && len(a[0].Value) == 8 {
-		out["KEY_GEN_MECHANISM"] = mechanism(a[0].Value)
-	}
-	return out
-}
-
-func (t *token) flag(s pkcs11.SessionHandle, o pkcs11.ObjectHandle, kind uint) string {
-	a, err := t.ctx.GetAttributeValue(s, o, []*pkcs11.Attribute{pkcs11.NewAttribute(kind, nil)})
-	if err != nil || len(a) != 1 || len(a[0].Value) != 1 {
-		return "unsupported"
-	}
-	return map[bool]string{true: "true", false: "false"}[a[0].Value[0] != 0]
-}
-
-func mechanism(native []byte) string {
-	var n uint64
-	for i := len(native) - 1; i >= 0; i-- { // CK_ULONG, as this machine has it
-		n = n<<8 | uint64(native[i])
-	}
-	if n == 1<<64-1 {
-		return "unavailable"
-	}
-	return fmt.Sprintf("0x%x", n)
-}
-
 // start gives each session its goroutine. The first one is logged in, and so are all.
 func (t *token) start(first pkcs11.SessionHandle, sessions int) error {
 	info, err := t.ctx.GetTokenInfo(t.slot)
@@ -242,8 +130,8 @@ func (t *token) start(first pkcs11.SessionHandle, sessions int) error {
 		return ckr(err, "the token has gone")
 	}
 	n := min(sessions, maxSessions)
-	if most := int64(info.MaxRwSessionCount); most > 1 && most < int64(n) {
-		n = int(most - 1)
+	if most := int64(info.MaxSessionCount); most > 0 { // 0: without a bound, -1: unknown
+		n = max(1, min(n, int(most-1)))
 	}
 	all := []pkcs11.SessionHandle{first}
 	for len(all) < n {
@@ -264,20 +152,16 @@ func (t *token) start(first pkcs11.SessionHandle, sessions int) error {
 
 func (t *token) work(s pkcs11.SessionHandle) {
 	for j := range t.jobs {
-		err := t.ctx.SignInit(s, []*pkcs11.Mechanism{pkcs11.NewMechanism(j.mechanism, nil)}, j.object)
-		var data []byte
-		if err == nil {
-			data, err = t.ctx.Sign(s, j.data)
-		}
+		data, err := j.run(s)
 		j.done <- outcome{data, err}
 	}
 }
 
 // do has some session do one operation.
-func (t *token) do(ctx context.Context, mechanism uint, o pkcs11.ObjectHandle, data []byte) ([]byte, error) {
+func (t *token) do(ctx context.Context, run func(pkcs11.SessionHandle) ([]byte, error)) ([]byte, error) {
 	done := make(chan outcome, 1)
 	select {
-	case t.jobs <- job{mechanism, o, data, done}:
+	case t.jobs <- job{run, done}:
 	case <-ctx.Done():
 		return nil, refuse(keyhost.KeyBusy, "every session of the token is at work")
 	}
@@ -285,21 +169,37 @@ func (t *token) do(ctx context.Context, mechanism uint, o pkcs11.ObjectHandle, d
 	defer late.Stop()
 	select {
 	case r := <-done:
-		if r.err != nil {
-			return nil, ckr(r.err, "the token does not sign")
-		}
-		return r.data, nil
+		return r.data, r.err
 	case <-late.C: // a call into the library cannot be called off
 		return nil, refuse(keyhost.KeyChallengeTimeout, "the token does not answer")
 	}
 }
 
+// sign has some session sign with the key of a class and CKA_ID.
+func (t *token) sign(ctx context.Context, mechanism uint, key string, data []byte) ([]byte, error) {
+	object, ok := t.served.Load().handles[key]
+	if !ok {
+		return nil, refuse(keyhost.KeyUnknown, "no key of that name is served")
+	}
+	return t.do(ctx, func(s pkcs11.SessionHandle) ([]byte, error) {
+		err := t.ctx.SignInit(s, []*pkcs11.Mechanism{pkcs11.NewMechanism(mechanism, nil)}, object)
+		var out []byte
+		if err == nil {
+			out, err = t.ctx.Sign(s, data)
+		}
+		if err != nil {
+			return nil, ckr(err, "the token does not sign")
+		}
+		return out, nil
+	})
+}
+
 // Describe implements keyhost.Keys.
-func (t *token) Describe() keyhost.Descriptor { return t.descriptor }
+func (t *token) Describe() keyhost.Descriptor { return t.served.Load().descriptor }
 
 // SignDigest implements keyhost.Keys.
-func (t *token) SignDigest(ctx context.Context, digest [32]byte) (out [64]byte, err error) {
-	data, err := t.do(ctx, pkcs11.CKM_ECDSA, t.signing, digest[:])
+func (t *token) SignDigest(ctx context.Context, key string, digest [32]byte) (out [64]byte, err error) {
+	data, err := t.sign(ctx, pkcs11.CKM_ECDSA, keyhost.ClassPrivate+key, digest[:])
 	if err == nil && len(data) != len(out) {
 		err = refuse(keyhost.KeyChallengeFailed, "the token's signature has %d bytes", len(data))
 	}
@@ -308,8 +208,8 @@ func (t *token) SignDigest(ctx context.Context, digest [32]byte) (out [64]byte, 
 }
 
 // MAC implements keyhost.Keys.
-func (t *token) MAC(ctx context.Context, message []byte) (out [32]byte, err error) {
-	data, err := t.do(ctx, pkcs11.CKM_SHA256_HMAC, t.mac, message)
+func (t *token) MAC(ctx context.Context, key string, message []byte) (out [32]byte, err error) {
+	data, err := t.sign(ctx, pkcs11.CKM_SHA256_HMAC, keyhost.ClassSecret+key, message)
 	if err == nil && len(data) != len(out) {
 		err = refuse(keyhost.KeyChallengeFailed, "the token's MAC has %d bytes", len(data))
 	}

@@ -32,10 +32,14 @@ type hardware struct {
 
 func (h *hardware) Describe() keyhost.Descriptor {
 	public, _ := h.private.PublicKey.Bytes()
-	return keyhost.Descriptor{PublicKey: public}
+	return keyhost.Descriptor{Pairs: []keyhost.Pair{{Signing: "01", Nonce: "02", PublicKey: public}}}
 }
 
-func (h *hardware) SignDigest(_ context.Context, digest [32]byte) (out [64]byte, err error) {
+func (h *hardware) Observe(context.Context) (keyhost.Observation, error) {
+	return keyhost.Observation{At: time.Now().UTC()}, nil
+}
+
+func (h *hardware) SignDigest(_ context.Context, _ string, digest [32]byte) (out [64]byte, err error) {
 	if h.away.Load() {
 		return out, &keyhost.Error{Code: keyhost.KeyBusy}
 	}
@@ -47,7 +51,7 @@ func (h *hardware) SignDigest(_ context.Context, digest [32]byte) (out [64]byte,
 	return out, err
 }
 
-func (h *hardware) MAC(_ context.Context, message []byte) (out [32]byte, err error) {
+func (h *hardware) MAC(_ context.Context, _ string, message []byte) (out [32]byte, err error) {
 	m := hmac.New(sha256.New, h.secret)
 	m.Write(message)
 	m.Sum(out[:0])

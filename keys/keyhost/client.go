@@ -30,7 +30,7 @@ func NewClient(path string, uid int) *Client {
 	return &Client{path: path, timeout: defaultTimeout, uid: uid, idle: make(chan net.Conn, maxIdle)}
 }
 
-// Describe returns what the token says of itself.
+// Describe returns the keys that the host serves.
 func (c *Client) Describe(ctx context.Context) (Descriptor, error) {
 	a, err := c.ask(ctx, question{Op: opDescribe})
 	if err == nil && a.Descriptor == nil {
@@ -42,10 +42,10 @@ func (c *Client) Describe(ctx context.Context) (Descriptor, error) {
 	return *a.Descriptor, nil
 }
 
-// SignDigest returns the ES256 signature r ‖ s of a SHA-256 digest. The helper
-// has verified it.
-func (c *Client) SignDigest(ctx context.Context, purpose string, digest [32]byte) (signature [64]byte, err error) {
-	a, err := c.ask(ctx, question{Op: opSign, Purpose: purpose, Data: digest[:]})
+// SignDigest returns the ES256 signature r ‖ s of a SHA-256 digest, by the
+// signing key of that CKA_ID. The helper has verified it.
+func (c *Client) SignDigest(ctx context.Context, key, purpose string, digest [32]byte) (signature [64]byte, err error) {
+	a, err := c.ask(ctx, question{Op: opSign, Key: key, Purpose: purpose, Data: digest[:]})
 	if err == nil && len(a.Data) != len(signature) {
 		err = errMessage
 	}
@@ -53,9 +53,9 @@ func (c *Client) SignDigest(ctx context.Context, purpose string, digest [32]byte
 	return signature, err
 }
 
-// MAC returns HMAC-SHA-256 under the nonce key.
-func (c *Client) MAC(ctx context.Context, message []byte) (mac [32]byte, err error) {
-	a, err := c.ask(ctx, question{Op: opMAC, Data: message})
+// MAC returns HMAC-SHA-256 under the nonce key of that CKA_ID.
+func (c *Client) MAC(ctx context.Context, key string, message []byte) (mac [32]byte, err error) {
+	a, err := c.ask(ctx, question{Op: opMAC, Key: key, Data: message})
 	if err == nil && len(a.Data) != len(mac) {
 		err = errMessage
 	}
@@ -63,7 +63,7 @@ func (c *Client) MAC(ctx context.Context, message []byte) (mac [32]byte, err err
 	return mac, err
 }
 
-// Health has the token sign a fresh challenge.
+// Health has every signing key sign a fresh challenge.
 func (c *Client) Health(ctx context.Context) error {
 	_, err := c.ask(ctx, question{Op: opHealth})
 	return err

@@ -37,7 +37,8 @@ const (
 	KeyValueReadable      Code = "KEY_VALUE_READABLE"
 	KeyChallengeFailed    Code = "KEY_CHALLENGE_FAILED"
 	KeyChallengeTimeout   Code = "KEY_CHALLENGE_TIMEOUT"
-	KeyBusy               Code = "KEY_BUSY" // try again; nothing is wrong
+	KeyBusy               Code = "KEY_BUSY"    // try again; nothing is wrong
+	KeyUnknown            Code = "KEY_UNKNOWN" // the host serves none of that name
 	PurposeRefused        Code = "PURPOSE_REFUSED"
 	RequestMalformed      Code = "REQUEST_MALFORMED"
 )
@@ -58,39 +59,19 @@ func (e *Error) Error() string {
 // Suspect tells that the token's state is not known any more: only a new start,
 // with everything verified again, can be trusted.
 func (e *Error) Suspect() bool {
-	return e.Code != KeyBusy && e.Code != PurposeRefused && e.Code != RequestMalformed
+	return e.Code != KeyBusy && e.Code != KeyUnknown && e.Code != PurposeRefused && e.Code != RequestMalformed
 }
 
-// Descriptor is what a token says of itself and of the key. All of it is a
-// claim: without a signed record it proves nothing about where the key is from.
+// Descriptor is what a host serves.
 type Descriptor struct {
-	Library   Library           `json:"library"`
-	Token     Token             `json:"token"`
-	PublicKey []byte            `json:"public_key"` // P-256, uncompressed point, 65 bytes
-	KeyID     string            `json:"key_id"`     // CKA_ID, hex
-	MACKeyID  string            `json:"mac_key_id"`
-	Key       map[string]string `json:"key"`     // attributes of the private key
-	MACKey    map[string]string `json:"mac_key"` // attributes of the nonce key
+	Pairs []Pair `json:"pairs"`
 }
 
-// Library is CK_INFO, and the file that was loaded.
-type Library struct {
-	Cryptoki     string `json:"cryptoki"`
-	Manufacturer string `json:"manufacturer"`
-	Description  string `json:"description"`
-	Version      string `json:"version"`
-	FileSHA256   string `json:"file_sha256"` // hex
-	EntryPoint   string `json:"entry_point"`
-}
-
-// Token is CK_TOKEN_INFO.
-type Token struct {
-	Manufacturer string `json:"manufacturer"`
-	Model        string `json:"model"`
-	Serial       string `json:"serial"`
-	Label        string `json:"label"`
-	Hardware     string `json:"hardware"`
-	Firmware     string `json:"firmware"`
+// Pair is a signing key with its nonce key: one generation of a cluster's keys.
+type Pair struct {
+	Signing   string `json:"signing"`    // CKA_ID, hex
+	Nonce     string `json:"nonce"`      // CKA_ID, hex
+	PublicKey []byte `json:"public_key"` // P-256, uncompressed point, 65 bytes
 }
 
 // What is asked.
@@ -99,23 +80,26 @@ const (
 	opSign     = "sign"
 	opMAC      = "mac"
 	opHealth   = "health"
+	opObserve  = "observe"
 )
 
 type question struct {
 	Op      string `json:"op"`
+	Key     string `json:"key,omitempty"` // CKA_ID, hex
 	Purpose string `json:"purpose,omitempty"`
 	Data    []byte `json:"data,omitempty"`
 }
 
 type answer struct {
-	Data       []byte      `json:"data,omitempty"`
-	Descriptor *Descriptor `json:"descriptor,omitempty"`
-	Code       Code        `json:"code,omitempty"`
-	Why        string      `json:"why,omitempty"`
+	Data        []byte       `json:"data,omitempty"`
+	Descriptor  *Descriptor  `json:"descriptor,omitempty"`
+	Observation *Observation `json:"observation,omitempty"`
+	Code        Code         `json:"code,omitempty"`
+	Why         string       `json:"why,omitempty"`
 }
 
 // maxMessage bounds a message, in bytes.
-const maxMessage = 16 << 10
+const maxMessage = 64 << 10
 
 var errMessage = errors.New("keyhost: a message is not one of ours")
 
@@ -144,8 +128,5 @@ func receive(r io.Reader, v any) error {
 	if _, err := io.ReadFull(r, text); err != nil {
 		return err
 	}
-	if json.Unmarshal(text, v) != nil {
-		return errMessage
-	}
-	return nil
+	return decode(text, v)
 }

@@ -31,7 +31,8 @@ type token struct {
 	private *ecdsa.PrivateKey
 	lies    atomic.Bool           // signs with another key
 	fails   atomic.Pointer[error] // instead of signing
-	stuck   chan struct{}         // until it is closed, when it is there
+	shows   atomic.Pointer[keyhost.Observation]
+	stuck   chan struct{} // until it is closed, when it is there
 }
 
 func newToken(t testing.TB) *token {
@@ -43,10 +44,14 @@ func newToken(t testing.TB) *token {
 
 func (k *token) Describe() keyhost.Descriptor {
 	public, _ := k.private.PublicKey.Bytes()
-	return keyhost.Descriptor{PublicKey: public, Token: keyhost.Token{Serial: "1"}}
+	return keyhost.Descriptor{Pairs: []keyhost.Pair{{Signing: "01", Nonce: "02", PublicKey: public}}}
 }
 
-func (k *token) SignDigest(ctx context.Context, digest [32]byte) (out [64]byte, err error) {
+func (k *token) Observe(context.Context) (keyhost.Observation, error) {
+	return *k.shows.Load(), nil
+}
+
+func (k *token) SignDigest(ctx context.Context, _ string, digest [32]byte) (out [64]byte, err error) {
 	if e := k.fails.Load(); e != nil {
 		return out, *e
 	}
@@ -69,7 +74,7 @@ func (k *token) SignDigest(ctx context.Context, digest [32]byte) (out [64]byte, 
 	return out, err
 }
 
-func (k *token) MAC(_ context.Context, message []byte) ([32]byte, error) {
+func (k *token) MAC(_ context.Context, _ string, message []byte) ([32]byte, error) {
 	return sha256.Sum256(message), nil
 }
 
@@ -119,10 +124,10 @@ func TestSignaturesOfAnotherKeyDoNotLeave(t *testing.T) {
 	k := newToken(t)
 	h := serve(t, k)
 	c := h.client(t)
-	_, err := c.SignDigest(t.Context(), keyhost.PurposeCapability, digest)
+	_, err := c.SignDigest(t.Context(), "01", keyhost.PurposeCapability, digest)
 	require.NoError(t, err)
 	k.lies.Store(true)
-	signature, err := c.SignDigest(t.Context(), keyhost.PurposeCapability, digest)
+	signature, err := c.SignDigest(t.Context(), "01", keyhost.PurposeCapability, digest)
 	assert.Equal(t, keyhost.KeyChallengeFailed, codeOf(t, err))
 	assert.Zero(t, signature)
 	assert.Equal(t, keyhost.KeyChallengeFailed, codeOf(t, <-h.end), "and the host ends")
@@ -145,9 +150,9 @@ func TestOnlySuspicionEndsTheHost(t *testing.T) {
 	k.fails.Store(&busy)
 	assert.Equal(t, keyhost.KeyBusy, codeOf(t, c.Health(t.Context())))
 	k.fails.Store(nil)
-	_, err := c.SignDigest(t.Context(), keyhost.PurposeReceipt, digest)
+	_, err := c.SignDigest(t.Context(), "01", keyhost.PurposeReceipt, digest)
 	assert.Equal(t, keyhost.PurposeRefused, codeOf(t, err))
-	_, err = c.MAC(t.Context(), []byte("m"))
+	_, err = c.MAC(t.Context(), "02", []byte("m"))
 	require.NoError(t, err)
 	require.NoError(t, c.Health(t.Context()))
 
@@ -175,7 +180,7 @@ func TestAClientWaitsNoLongerThanItSays(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	_, err := c.SignDigest(ctx, keyhost.PurposeCapability, digest)
+	_, err := c.SignDigest(ctx, "01", keyhost.PurposeCapability, digest)
 	require.Error(t, err)
 	assert.Less(t, time.Since(began), 5*time.Second)
 }
@@ -185,10 +190,13 @@ func TestJunkIsNotAnswered(t *testing.T) {
 	h := serve(t, newToken(t))
 	require.NoError(t, h.client(t).Health(t.Context()))
 	for name, message := range map[string][]byte{
-		"nothing":        {0, 0, 0, 0},
-		"too much":       binary.BigEndian.AppendUint32(nil, 1<<20),
-		"no JSON":        append(binary.BigEndian.AppendUint32(nil, 3), "abc"...),
-		"half a message": append(binary.BigEndian.AppendUint32(nil, 30), "{"...),
+		"nothing":          {0, 0, 0, 0},
+		"too much":         binary.BigEndian.AppendUint32(nil, 1<<20),
+		"not as we say it": append(binary.BigEndian.AppendUint32(nil, 15), `{"op": "health"}`[:15]...),
+		"another word":     append(binary.BigEndian.AppendUint32(nil, 24), `{"op":"health","more":1}`...),
+		"twice":            append(binary.BigEndian.AppendUint32(nil, 30), `{"op":"describe","op":"health"}`[:30]...),
+		"no JSON":          append(binary.BigEndian.AppendUint32(nil, 3), "abc"...),
+		"half a message":   append(binary.BigEndian.AppendUint32(nil, 30), "{"...),
 	} {
 		conn, err := net.Dial("unix", h.path)
 		require.NoError(t, err)
@@ -199,7 +207,7 @@ func TestJunkIsNotAnswered(t *testing.T) {
 		assert.Empty(t, got, name)
 		require.NoError(t, conn.Close())
 	}
-	for _, q := range []string{`{"op":"no such"}`, `{"op":"sign","purpose":"capability","data":"AAAA"}`} {
+	for _, q := range []string{`{"op":"no such"}`, `{"op":"sign","key":"01","purpose":"capability","data":"AAAA"}`} {
 		conn, err := net.Dial("unix", h.path)
 		require.NoError(t, err)
 		_, err = conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(q))), q...))

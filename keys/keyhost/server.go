@@ -18,9 +18,11 @@ import (
 // Keys are a token's. Every error of theirs is an *Error.
 type Keys interface {
 	Describe() Descriptor
+	// Observe looks at the token and at the keys, now.
+	Observe(ctx context.Context) (Observation, error)
 	// SignDigest returns r ‖ s.
-	SignDigest(ctx context.Context, digest [32]byte) ([64]byte, error)
-	MAC(ctx context.Context, message []byte) ([32]byte, error)
+	SignDigest(ctx context.Context, key string, digest [32]byte) ([64]byte, error)
+	MAC(ctx context.Context, key string, message []byte) ([32]byte, error)
 }
 
 // Server answers who may ask.
@@ -30,7 +32,7 @@ type Server struct {
 	Purposes []string // that are signed for
 	Log      *slog.Logger
 
-	public *ecdsa.PublicKey
+	publics sync.Map // *ecdsa.PublicKey by point
 }
 
 // Bounds of a server.
@@ -40,15 +42,10 @@ const (
 	idleTime     = 10 * time.Minute
 )
 
-// Serve has the key sign a challenge, and then answers until ctx ends, or until the token is suspect: then it returns
+// Serve has every key sign a challenge, and then answers until ctx ends, or until the token is suspect: then it returns
 // that, and the process must end and start anew.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
-	public, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), s.Keys.Describe().PublicKey)
-	if err != nil {
-		return errors.Join(&Error{KeyCurveInvalid, "the key is not a point of P-256"}, l.Close())
-	}
-	s.public = public
-	if err := s.challenge(ctx); err != nil {
+	if err := s.Challenge(ctx); err != nil {
 		return errors.Join(err, l.Close())
 	}
 	ctx, suspect := context.WithCancelCause(ctx)
@@ -97,12 +94,14 @@ func (s *Server) converse(ctx context.Context, conn *net.UnixConn, suspect conte
 			return
 		}
 		a, err := s.answer(ctx, q)
-		if conn.SetWriteDeadline(time.Now().Add(questionTime)) != nil || send(conn, a) != nil {
-			return
-		}
+		sent := conn.SetWriteDeadline(time.Now().Add(questionTime)) == nil && send(conn, a) == nil
+		// A client that has waited long enough has gone, and the token is no better for it.
 		if e, ok := errors.AsType[*Error](err); ok && e.Suspect() && ctx.Err() == nil {
 			s.Log.LogAttrs(ctx, slog.LevelError, "the token is suspect", slog.String("code", string(e.Code)), slog.String("why", e.Why))
 			suspect(e)
+			return
+		}
+		if !sent {
 			return
 		}
 	}
@@ -119,10 +118,12 @@ func (s *Server) answer(ctx context.Context, q question) (a answer, err error) {
 		a.Data, err = s.sign(ctx, q)
 	case opMAC:
 		var mac [32]byte
-		mac, err = s.Keys.MAC(ctx, q.Data)
+		mac, err = s.Keys.MAC(ctx, q.Key, q.Data)
 		a.Data = mac[:]
 	case opHealth:
-		err = s.challenge(ctx)
+		err = s.Challenge(ctx)
+	case opObserve:
+		a.Observation, err = s.observe(ctx)
 	default:
 		err = &Error{RequestMalformed, "there is no such question"}
 	}
@@ -142,27 +143,60 @@ func (s *Server) sign(ctx context.Context, q question) ([]byte, error) {
 	if !slices.Contains(s.Purposes, q.Purpose) {
 		return nil, &Error{PurposeRefused, "the key has no such purpose"}
 	}
-	signature, err := s.verified(ctx, [32]byte(q.Data))
-	return signature[:], err
+	for _, p := range s.Keys.Describe().Pairs {
+		if p.Signing == q.Key {
+			signature, err := s.verified(ctx, p, [32]byte(q.Data))
+			return signature[:], err
+		}
+	}
+	return nil, &Error{KeyUnknown, "no signing key of that name is served"}
+}
+
+func (s *Server) observe(ctx context.Context) (*Observation, error) {
+	o, err := s.Keys.Observe(ctx)
+	if err == nil {
+		err = o.check()
+	}
+	return &o, err
 }
 
 // verified has a digest signed and lets the signature out only when it is one.
-func (s *Server) verified(ctx context.Context, digest [32]byte) ([64]byte, error) {
-	signature, err := s.Keys.SignDigest(ctx, digest)
+func (s *Server) verified(ctx context.Context, p Pair, digest [32]byte) ([64]byte, error) {
+	public, err := s.public(p.PublicKey)
+	if err != nil {
+		return [64]byte{}, err
+	}
+	signature, err := s.Keys.SignDigest(ctx, p.Signing, digest)
 	if err != nil {
 		return [64]byte{}, err
 	}
 	r, t := new(big.Int).SetBytes(signature[:32]), new(big.Int).SetBytes(signature[32:])
-	if !ecdsa.Verify(s.public, digest[:], r, t) {
+	if !ecdsa.Verify(public, digest[:], r, t) {
 		return [64]byte{}, &Error{KeyChallengeFailed, "the token gave a signature that its key has not made"}
 	}
 	return signature, nil
 }
 
-// challenge signs what can be no JWS: a digest over a domain and randomness.
-func (s *Server) challenge(ctx context.Context) error {
-	var random [32]byte
-	_, _ = rand.Read(random[:]) // never fails (crypto/rand)
-	_, err := s.verified(ctx, sha256.Sum256(append([]byte("nightwarrant/keyhost-challenge/v1\x00"), random[:]...)))
-	return err
+func (s *Server) public(point []byte) (*ecdsa.PublicKey, error) {
+	if known, ok := s.publics.Load(string(point)); ok {
+		return known.(*ecdsa.PublicKey), nil
+	}
+	public, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), point)
+	if err != nil {
+		return nil, &Error{KeyCurveInvalid, "the key is not a point of P-256"}
+	}
+	s.publics.Store(string(point), public)
+	return public, nil
+}
+
+// Challenge has every signing key sign what can be no JWS: a digest over a domain and randomness.
+func (s *Server) Challenge(ctx context.Context) error {
+	for _, p := range s.Keys.Describe().Pairs {
+		var random [32]byte
+		_, _ = rand.Read(random[:]) // never fails (crypto/rand)
+		if _, err := s.verified(ctx, p, sha256.Sum256(append([]byte("nightwarrant/keyhost-challenge/v1\x00"), random[:]...))); err != nil {
+			return err
+		}
+	}
+	return nil
 }
