@@ -69,13 +69,16 @@ func TestTheSchemaRefuses(t *testing.T) {
 		"an open gate that is held":      `UPDATE nw.readiness_decision SET held = true`,
 		"a lower replay floor":           `UPDATE nw.ring_floors SET floor = floor - 1`,
 		"a lower boot":                   `UPDATE nw.instances SET boot = 0`,
-		"another key identity":           `UPDATE nw.authority_identity SET kid = sha256('k')`,
-		"a second key identity":          `INSERT INTO nw.authority_identity SELECT false, cluster, generation, kid, public_key, nonce_check, provenance, audit_key, registered_at FROM nw.authority_identity`,
+		"another key identity":           `UPDATE nw.authority_identity SET audit_key = sha256('k')`,
+		"a second key identity":          `INSERT INTO nw.authority_identity (singleton, cluster, audit_key, cache_ms, margin_ms, lifetime_ms) SELECT false, cluster, audit_key, cache_ms, margin_ms, lifetime_ms FROM nw.authority_identity`,
+		"another key of a generation":    `UPDATE nw.key_generations SET kid = sha256('k'), state = 'previous'`,
+		"a generation that comes back":   `UPDATE nw.key_generations SET state = 'next', activated_at = NULL`,
+		"two generations that sign":      `INSERT INTO nw.key_generations SELECT generation + 1, state, sha256('k'), sha256('p1') || sha256('p2') || '\x04', sha256('n'), provenance, published_at, usable_at, activated_at FROM nw.key_generations`,
 	} {
 		t.Run(name, func(t *testing.T) { refused(t, h.Owner, sql) })
 	}
 	for _, table := range []string{"lanes", "runs", "effects", "consents", "offers", "audit", "slots", "documents", "registry", "findings", "readiness_log", "ring_floors",
-		"authority_identity", "readiness_decision", "instances", "tasks"} {
+		"authority_identity", "key_generations", "readiness_decision", "instances", "tasks"} {
 		t.Run("delete from "+table, func(t *testing.T) {
 			if table != "findings" { // nobody found anything yet: a row trigger has nothing to fire on
 				refused(t, h.Owner, "DELETE FROM nw."+table)

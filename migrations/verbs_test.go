@@ -23,11 +23,11 @@ var gated = []string{"claim", "renew", "mint", "admit", "plan", "rezone", "take_
 var possible = map[string]string{
 	// A closed gate must be able to open.
 	"evaluate": "derives the decision", "register_replica": "boot report", "boot_component": "component token", "spend_component": "nonces",
-	"report_replica": "readiness report", "report_component": "readiness report", "store_health": "a probe for reports", "register_keys": "comes before the first start",
+	"report_replica": "readiness report", "report_component": "readiness report", "store_health": "a probe for reports", "register_keys": "comes before the first start", "alive": "only undoes",
 	// Signing in admits nothing: what its person then does takes sides by itself.
 	"begin_session": "signing in", "find_session": "reading", "end_session": "signing out", "expire_sessions": "reaper",
 	// Less is always possible.
-	"audit_health": "a probe for reports", "board": "reading", "require": "adds to what is required, and closes",
+	"audit_health": "a probe for reports", "board": "reading", "show_builds": "reading", "show_uncertain": "reading", "require": "adds to what is required, and closes",
 	"gate_close": "close", "gate_release": "ends a hold and opens nothing", "gate_standby": "opens nothing", "revoke": "revoke", "cut_off": "revoke", "cut_off_many": "revoke", "withdraw": "revoke", "retire": "revoke", "decline": "deny", "deny": "deny", "depart": "revoke", "record_finding": "finding",
 	// Of a product, which can end what it has asked for.
 	"product_revoke": "revoke", "product_withdraw": "revoke", "product_offer": "reading", "product_consent": "reading",
@@ -39,6 +39,9 @@ var possible = map[string]string{
 	"raise_floors": "reaper: a floor only refuses more", "drain": "reaper: changes nothing", "recycle": "reaper: drops what is refused by the floor",
 	// The log goes on while closed: its lag closes, so it must be able to catch up.
 	"audit_lead": "sequencer", "audit_append": "sequencer", "audit_sign": "sequencer", "audit_last": "reading", "audit_records": "reading", "audit_notes": "reading", "audit_lag": "a probe for reports",
+	// Keys must be changed, and cut off, whatever the gate says.
+	"rotate_keys": "admits nothing", "cut_off_keys": "revoke", "hold_keys": "a replica's report of itself", "key_state": "reading",
+	"show_receipt": "reading", "audit_stretches": "reading",
 	// Reading, and the record of it.
 	"present": "reading", "show_offers": "reading", "show_tasks": "reading", "show_revisions": "reading", "show_consents": "reading", "show_runs": "reading", "show_coalesced": "reading",
 	"show_timeline": "reading", "show_decisions": "reading", "show_ambiguous": "reading", "show_epoch": "reading", "revocation_scope": "reading", "would_run": "reading", "cut_off_scope": "reading",

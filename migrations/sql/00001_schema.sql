@@ -59,11 +59,12 @@ CREATE DOMAIN nw.verdict AS text CHECK (VALUE IN (
   'unknown_run', 'run_ended', 'held', 'lease_lost', 'fence_stale', 'deadline_passed', 'authority_changed', 'readiness_changed', 'consent_ended',
   'lane_uncertain', 'effects_in_flight', 'not_granted', 'approval_unavailable', 'approval_required', 'approval_denied', 'decision_changed', 'decision_ended', 'limit_reached', 'loop_detected', 'effect_ambiguous', 'effect_in_flight', 'effect_key_conflict',
   'effect_repeated', 'effect_lapsed', 'effect_mismatch', 'effect_already_admitted', 'effect_settled', 'attempt_mismatch', 'wrong_guard', 'too_late', 'credential_unavailable',
-  'boot_superseded', 'report_stale', 'unknown_family', 'invalid_document', 'revision_immutable', 'revision_stale', 'offer_changed', 'offer_ended', 'not_offered', 'too_many_offers', 'retired'));
+  'boot_superseded', 'report_stale', 'unknown_family', 'invalid_document', 'revision_immutable', 'revision_stale', 'offer_changed', 'offer_ended', 'not_offered', 'too_many_offers', 'retired',
+  'receipt_pending', 'receipt_gone', 'receipt_too_large'));
 
 -- Everything that can be audited.
 CREATE DOMAIN nw.verb AS text CHECK (VALUE IN (
-  'register_keys', 'apply', 'retire', 'offer', 'narrow', 'consent', 'decline', 'revoke', 'cut_off', 'plan', 'publish', 'claim', 'renew', 'mint', 'admit', 'settle_effect',
+  'register_keys', 'rotate_keys', 'cut_off_keys', 'apply', 'retire', 'offer', 'narrow', 'consent', 'decline', 'revoke', 'cut_off', 'plan', 'publish', 'claim', 'renew', 'mint', 'admit', 'settle_effect',
   'late_evidence', 'evidence', 'withdraw', 'expire_effect', 'expire_consent', 'ask', 'decide', 'notice', 'finding', 'settle_run', 'end_run', 'requeue', 'component', 'report', 'open', 'close', 'hold', 'release', 'requirement', 'standby', 'depart',
   'incarnation', 'refusals', 'present', 'sign_in', 'sign_out'));
 
@@ -92,19 +93,16 @@ CREATE TABLE nw.documents (
   created_at timestamptz NOT NULL DEFAULT clock_timestamp());
 SELECT nw.classify('documents', 'digest digest, kind state, body document, created_at time');
 
--- The cluster's public identity (A11). Entered once by `keys register`; no process inserts it on its own.
+-- The cluster's public identity (A11). Entered once by `keys register`; no process inserts it on its own. Its keys are in nw.key_generations.
 CREATE TABLE nw.authority_identity (
   singleton     boolean PRIMARY KEY DEFAULT true CHECK (singleton),
   cluster       bytea NOT NULL CHECK (octet_length(cluster) = 16),
-  generation    bigint NOT NULL CHECK (generation > 0),
-  kid           bytea NOT NULL CHECK (octet_length(kid) = 32),
-  public_key    bytea NOT NULL CHECK (octet_length(public_key) = 65),
-  nonce_check   bytea NOT NULL CHECK (octet_length(nonce_check) = 32),
-  provenance    bytea NOT NULL CHECK (octet_length(provenance) = 32),
   audit_key     bytea NOT NULL CHECK (octet_length(audit_key) = 32),
+  cache_ms      bigint NOT NULL CHECK (cache_ms BETWEEN 1000 AND 300000), -- how long a relying party may keep the published keys
+  margin_ms     bigint NOT NULL CHECK (margin_ms BETWEEN 1000 AND 3600000), -- on top of every time that a rotation waits (P27)
+  lifetime_ms   bigint NOT NULL CHECK (lifetime_ms BETWEEN 1000 AND 300000), -- the longest of anything that is signed
   registered_at timestamptz NOT NULL DEFAULT clock_timestamp());
-SELECT nw.classify('authority_identity', 'singleton flag, cluster reference, generation number, kid digest, public_key public_key,
-  nonce_check digest, provenance digest, audit_key public_key, registered_at time');
+SELECT nw.classify('authority_identity', 'singleton flag, cluster reference, audit_key public_key, cache_ms number, margin_ms number, lifetime_ms number, registered_at time');
 
 -- Registry --------------------------------------------------------------------------------------------------------
 

@@ -446,32 +446,6 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- register_keys enters the cluster's public identity, once (A11). As the operator's database role, and audited as that.
--- +goose StatementBegin
-CREATE FUNCTION nw.register_keys(p_cluster bytea, p_generation bigint, p_kid bytea, p_public_key bytea, p_nonce_check bytea, p_provenance bytea, p_audit_key bytea, OUT verdict text)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
-DECLARE i authority_identity;
-BEGIN
-  INSERT INTO authority_identity (cluster, generation, kid, public_key, nonce_check, provenance, audit_key)
-    VALUES (p_cluster, p_generation, p_kid, p_public_key, p_nonce_check, p_provenance, p_audit_key) ON CONFLICT DO NOTHING;
-  IF FOUND THEN
-    PERFORM nw.note('register_keys', 'ok', NULL, NULL, NULL, json_build_object('cluster', nw.hex(p_cluster), 'generation', p_generation, 'kid', nw.hex(p_kid), 'role', 'nw_operator'));
-    verdict := 'ok';
-    RETURN;
-  END IF;
-  SELECT * INTO STRICT i FROM authority_identity;
-  verdict := CASE WHEN i.cluster = p_cluster AND i.kid = p_kid AND i.generation = p_generation AND i.nonce_check = p_nonce_check AND i.audit_key = p_audit_key THEN 'ok' ELSE 'revision_immutable' END;
-END $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
-CREATE FUNCTION nw.identity() RETURNS TABLE (cluster bytea, generation bigint, kid bytea, public_key bytea, nonce_check bytea, provenance bytea, audit_key bytea)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
-BEGIN
-  RETURN QUERY SELECT i.cluster, i.generation, i.kid, i.public_key, i.nonce_check, i.provenance, i.audit_key FROM authority_identity i;
-END $$;
--- +goose StatementEnd
-
 -- note_refusal audits a refusal that undid its own verb (NW409), and only that.
 -- +goose StatementBegin
 CREATE FUNCTION nw.note_refusal(p_verb text, p_verdict text, p_jkt bytea) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$

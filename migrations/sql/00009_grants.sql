@@ -25,7 +25,7 @@ BEGIN
   GRANT USAGE ON SCHEMA nw TO nw_authority, nw_scheduler, nw_operator;
   FOREACH f IN ARRAY ARRAY['claim', 'renew', 'mint', 'admit', 'settle_effect', 'effect_for_holder', 'unsettled', 'settle_run',
       'present', 'apply', 'require', 'retire', 'give_consent', 'decline', 'revoke', 'cut_off', 'withdraw', 'record_finding', 'show_offers',
-      'approve', 'deny', 'task_reference', 'entries', 'identity', 'note_refusal', 'count_refusals',
+      'approve', 'deny', 'task_reference', 'entries', 'note_refusal', 'count_refusals',
       'evaluate', 'register_replica', 'report_replica', 'report_component', 'boot_component', 'spend_component', 'decision', 'store_health', 'audit_health'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION nw.%I TO nw_authority', f);
   END LOOP;
@@ -33,7 +33,7 @@ BEGIN
       'register_replica', 'report_replica', 'decision', 'store_health'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION nw.%I TO nw_scheduler', f);
   END LOOP;
-  FOREACH f IN ARRAY ARRAY['register_keys', 'identity', 'gate_close', 'gate_release', 'gate_standby', 'decision', 'board', 'entries'] LOOP
+  FOREACH f IN ARRAY ARRAY['gate_close', 'gate_release', 'gate_standby', 'decision', 'board', 'entries'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION nw.%I TO nw_operator', f);
   END LOOP;
 END $$;
