@@ -108,6 +108,13 @@ type TimelineEntry struct {
 	Digest   string    `json:"digest"` // of the audit row
 }
 
+// RunReceipt is the signed document of a finished run: a JWS in compact form
+// (typ nightwarrant-receipt+jwt), to be kept and checked without us.
+type RunReceipt struct {
+	Run     string `json:"run"`
+	Receipt string `json:"receipt"`
+}
+
 // DryRun says what would happen if the task fired now. Reasons are codes, all of
 // those that hold; WhyNot has the sentence of each.
 type DryRun struct {

@@ -117,6 +117,11 @@ const (
 	NotOffered        Code = "not_offered"
 	TooManyOffers     Code = "too_many_offers"
 	Retired           Code = "retired"
+
+	// Run receipts.
+	ReceiptPending  Code = "receipt_pending"
+	ReceiptGone     Code = "receipt_gone"
+	ReceiptTooLarge Code = "receipt_too_large"
 )
 
 type refusal struct {
@@ -211,6 +216,10 @@ var refusals = map[Code]refusal{
 	TooManyOffers:     {429, "temporarily_unavailable", After, time.Minute, "This product asks as many people, or this one as often, as it may; wait for answers or withdraw an offer."},
 	NotOffered:        {409, "invalid_request", Never, 0, "This is not what was offered, or less; nothing was changed, choose again."},
 	Retired:           {409, "invalid_request", Never, 0, "Something that this names has been retired."},
+
+	ReceiptPending:  {409, "temporarily_unavailable", After, time.Second, "The run has not ended, or the audit log is not signed past its end; ask again later."},
+	ReceiptGone:     {410, "invalid_request", Never, 0, "Audit records of this run have gone by retention; an auditor may have them in an export."},
+	ReceiptTooLarge: {422, "invalid_request", Never, 0, "This run has more audit records than a run receipt holds; ask an auditor for them."},
 }
 
 // Codes returns every refusal code.

@@ -23,6 +23,7 @@ type kindOf struct {
 var (
 	aCapability = kindOf{"at+jwt", maxToken} // RFC 9068 §2.1
 	aDecision   = kindOf{"nightwarrant-readiness+jwt", 32 << 10}
+	aReceipt    = kindOf{"nightwarrant-receipt+jwt", 8 << 20}
 )
 
 // Signer signs with the cluster's P-256 key, which may live in another process or a token. The signature is r‖s.

@@ -46,6 +46,7 @@ var (
 		ClientAssertionType: api.AssertionJWTBearer, ClientAssertion: aToken}
 	aTokenResponse = api.TokenResponse{AccessToken: aToken, TokenType: "DPoP", ExpiresIn: 300, IssuedTokenType: api.TokenTypeAccess, Run: &api.RunState{Fence: 1099511627777,
 		DeadlineUnixMS: 1796094000000, LeaseMS: 30000, RemainingMS: 3600000, ReadinessEpoch: 12, ActivationEpoch: 3, Left: api.Left{Effects: 10, Steps: 100, WrapUp: api.WrapUpNo}}}
+	aRunReceipt = api.RunReceipt{Run: aReference, Receipt: "eyJhbGciOiJFUzI1NiJ9.eyJydW4iOnt9fQ.c2lnbmF0dXJl"}
 	aReceipt    = api.Receipt{Run: aReference, State: "succeeded", Fence: 1099511627777, Committed: 2, Steps: 3, AuditSHA256: aDigest}
 	anOutcome   = api.EffectOutcome{Effect: aReference, State: api.Committed, Digest: aDigest}
 	anEffect    = api.Detail{Type: api.DetailTypeEffect, Actions: []string{"row.append"}, Locations: []string{"https://guards.example/ledger"}, Identifier: "table:entries", ParamsSHA256: aDigest}

@@ -95,6 +95,10 @@ func (s *Server) memberRuns() {
 		func(ctx context.Context, m authority.Actor, in *Pages) (api.Timeline, error) {
 			return s.authority.TimelineAfter(ctx, m, in.Reference, in.Cursor)
 		})
+	personal(s, member("GET", api.PathRuns+"/{reference}/receipt", "getRunReceipt", "The signed run receipt of a run that has ended, to be checked without us", nil, aRunReceipt, receiptCodes...),
+		func(ctx context.Context, m authority.Actor, in *ByReference) (api.RunReceipt, error) {
+			return s.authority.RunReceipt(ctx, m, in.Reference)
+		})
 	personal(s, member("GET", api.PathNotices, "getNoticeSettings", "How you are told by mail", nil, api.NoticeSettings{Daily: &anHour}),
 		func(ctx context.Context, m authority.Actor, _ *struct{}) (api.NoticeSettings, error) {
 			return s.authority.NoticeSettings(ctx, m)
@@ -134,6 +138,8 @@ func (s *Server) memberFindings() {
 			return in.Body, s.authority.RecordFinding(ctx, m, in.Body)
 		})
 }
+
+var receiptCodes = []api.Code{api.NotFound, api.ReceiptPending, api.ReceiptGone, api.ReceiptTooLarge}
 
 // done is the answer where there is nothing to tell but that it is so.
 type done struct{}

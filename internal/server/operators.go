@@ -141,6 +141,10 @@ func (s *Server) operatorAudit() {
 	export.Answer = "application/jsonl"
 	for _, name := range []string{"since", "until", "verb", "verdict", "task", "run", "member", "cursor"} {
 		export.Query = append(export.Query, openapi.Parameter{Name: name})
+	personal(s, auditor(api.PathAudit+"/runs/{reference}/receipt", "getAnyRunReceipt", "The signed run receipt of anybody's run that has ended", aRunReceipt, receiptCodes...),
+		func(ctx context.Context, m authority.Actor, in *ByReference) (api.RunReceipt, error) {
+			return s.authority.AnyRunReceipt(ctx, m, in.Reference)
+		})
 	}
 	openapi.Hand(s.api, export, s.exportAudit)
 }

@@ -194,11 +194,13 @@ END $$;
 -- The caller holds the row locks of lane and run. Any ambiguous effect makes the end ambiguous.
 -- +goose StatementBegin
 CREATE FUNCTION nw.finish_run(p_run bigint, p_reason text) RETURNS text LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
-DECLARE r nw.runs; final text;
+DECLARE r nw.runs; final text; n record;
 BEGIN
   SELECT * INTO STRICT r FROM runs WHERE id = p_run;
   IF r.state NOT IN ('queued', 'claimed', 'waiting', 'ending') THEN RETURN r.state; END IF;
-  final := CASE WHEN EXISTS (SELECT FROM effects WHERE run_id = p_run AND state = 'ambiguous') THEN 'ambiguous' ELSE p_reason END;
+  SELECT count(*) FILTER (WHERE state = 'committed') AS committed, count(*) FILTER (WHERE state = 'not_applied') AS not_applied, count(*) FILTER (WHERE state = 'ambiguous') AS ambiguous,
+    coalesce(sum(spent), 0) AS spent INTO n FROM effects WHERE run_id = p_run;
+  final := CASE WHEN n.ambiguous > 0 THEN 'ambiguous' ELSE p_reason END;
   IF r.inflight > 0 THEN
     -- `succeeded` cannot wait for an effect: settle run refuses while one is in flight.
     UPDATE runs SET state = 'ending', ending = CASE WHEN ending IS NULL OR ending = 'lease_lost' THEN final ELSE ending END, holder = NULL, lease_until = NULL WHERE id = p_run AND inflight > 0;
@@ -217,7 +219,8 @@ BEGIN
   UPDATE runs SET state = final, ending = NULL, holder = NULL, lease_until = NULL, ended_at = clock_timestamp() WHERE id = p_run AND inflight = 0;
   -- A card closes with its run (P21).
   UPDATE decisions SET state = 'expired', decided_at = clock_timestamp() WHERE run_id = p_run AND state IN ('pending', 'approved');
-  PERFORM nw.note('end_run', 'ok', r.task_id, r.id, NULL, json_build_object('state', final, 'fence', r.fence));
+  PERFORM nw.note('end_run', 'ok', r.task_id, r.id, NULL, json_build_object('state', final, 'fence', r.fence,
+    'committed', n.committed, 'not_applied', n.not_applied, 'ambiguous', n.ambiguous, 'spent', n.spent));
   RETURN final;
 END $$;
 -- +goose StatementEnd

@@ -71,7 +71,7 @@ BEGIN
   IF p_bound THEN PERFORM nw.own_assertion(p_assertion, p_assertion_until, p_jkt); END IF;
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
   PERFORM nw.note('claim', 'ok', r.task_id, r.id, NULL, json_build_object('fence', fence, 'key', nw.hex(p_jkt), 'capability', nw.hex(p_capability),
-    'assertion', nw.hex(p_assertion), 'profiles', p_profiles, 'readiness', d.epoch, 'activation', activation_epoch, 'again', again));
+    'assertion', nw.hex(p_assertion), 'profiles', p_profiles, 'readiness', d.epoch, 'sequence', d.sequence, 'incarnation', d.incarnation, 'activation', activation_epoch, 'again', again));
   readiness_epoch := d.epoch;
   incarnation := d.incarnation;
   remaining_ms := floor(extract(epoch FROM deadline - t) * 1000);
@@ -262,7 +262,7 @@ BEGIN
               p_capability, u)
       RETURNING effects.ref, id INTO STRICT effect_ref, minted;
   END IF;
-  PERFORM nw.note('mint', 'ok', r.task_id, r.id, minted, json_build_object('fence', p_fence, 'effect', nw.hex(p_digest), 'capability', nw.hex(p_capability),
+  PERFORM nw.note('mint', 'ok', r.task_id, r.id, minted, json_build_object('reference', nw.hex(effect_ref), 'fence', p_fence, 'effect', nw.hex(p_digest), 'capability', nw.hex(p_capability),
     'readiness', d.epoch, 'activation', p_activation, 'again', known,
     'approved', nw.hex(CASE WHEN greatest(g.risk, p_risk) > c.dial AND NOT above THEN p_approved END), 'amount', p_amount));
   SELECT * INTO rest FROM nw.left_over(r, c, task_ref, t);

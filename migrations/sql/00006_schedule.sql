@@ -76,7 +76,7 @@ BEGIN
   END LOOP;
   IF p_next IS NULL THEN DELETE FROM schedules WHERE task_id = p_task;
   ELSE UPDATE schedules SET next_at = p_next, zone = p_zone WHERE task_id = p_task AND next_at = p_expected; END IF;
-  PERFORM nw.note('plan', 'ok', p_task, run, NULL, json_build_object('slots', planned, 'expected', floor(extract(epoch FROM p_expected))::bigint, 'zone', nw.hex(p_zone),
+  PERFORM nw.note('plan', 'ok', p_task, run, NULL, json_build_object('reference', CASE WHEN run IS NOT NULL THEN nw.hex(p_run) END, 'slots', planned, 'expected', floor(extract(epoch FROM p_expected))::bigint, 'zone', nw.hex(p_zone),
     'activation', l.activation_epoch, 'consent', nw.hex(c.ref)));
 END $$;
 -- +goose StatementEnd
