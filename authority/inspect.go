@@ -61,9 +61,7 @@ func (a *Authority) entryPage(ctx context.Context, m Actor, kind string, name []
 		e := &r.item
 		err = from.Scan(&r.id, &e.Revision, &e.State, &e.EnteredAt, &digest, &body)
 		e.Kind, e.EnteredAt, e.Digest, e.Document = kind, e.EnteredAt.UTC(), encode(digest), body
-		var d struct{ Name string }
-		_ = json.Unmarshal(body, &d) // the document itself is there
-		e.Name = d.Name
+		e.Name = nameOf(body)
 		return r, err
 	}, `SELECT id, revision, state, entered_at, digest, body FROM nw.show_entries($1, $2, $3, $4)`, stored, name, from.id, pageRows)
 	return pageOf(p, rows), err

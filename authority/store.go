@@ -14,6 +14,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
+	"github.com/nightwarrant/nightwarrant/internal/builds"
 	"github.com/nightwarrant/nightwarrant/internal/pg"
 	"github.com/nightwarrant/nightwarrant/keys"
 )
@@ -391,10 +392,11 @@ type reportRow struct {
 	family, reason   string
 	catalogue        []byte
 	models, datasets [][]byte
+	build            builds.Build
 }
 
 func (a *Authority) reportComponent(ctx context.Context, g component, p spent, r reportRow) error {
-	return a.call(ctx, "report", p.regardless(), `SELECT verdict FROM nw.report_component($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`,
-		[]any{g.name[:], g.kind, g.instance[:], g.boot, p.key[:], p.nonceAt, p.digest[:], r.family, r.Sequence, r.Healthy, r.reason, r.AgeMS,
-			r.Protocol, r.catalogue, r.models, r.datasets, r.MaxFence, r.MaxAdmission}, nil)
+	return a.call(ctx, "report", p.regardless(), `SELECT verdict FROM nw.report_component($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)`,
+		append([]any{g.name[:], g.kind, g.instance[:], g.boot, p.key[:], p.nonceAt, p.digest[:], r.family, r.Sequence, r.Healthy, r.reason, r.AgeMS,
+			r.Protocol, r.catalogue, r.models, r.datasets, r.MaxFence, r.MaxAdmission}, r.build.Columns()...), nil)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
 	"github.com/nightwarrant/nightwarrant/authority/document"
+	"github.com/nightwarrant/nightwarrant/internal/builds"
 	"github.com/nightwarrant/nightwarrant/readiness"
 )
 
@@ -166,14 +167,15 @@ func (a *Authority) Report(ctx context.Context, c Call, token capability.Token, 
 		return err
 	}
 	row := reportRow{family: document.FamilyCode(family), Report: r, reason: givenReason(r)}
-	var ok, ok2 bool
+	var ok, ok2, ok4 bool
 	row.models, ok = digestsOf(r.Models)
 	row.datasets, ok2 = digestsOf(r.Datasets)
 	ok3 := true
 	if r.Catalogue != "" {
 		row.catalogue, ok3 = decode(r.Catalogue, 32)
 	}
-	if !ok || !ok2 || !ok3 || r.Protocol < 0 || r.Protocol > math.MaxInt16 || len(family) > maxFamily {
+	row.build, ok4 = builtOf(r.Build)
+	if !ok || !ok2 || !ok3 || !ok4 || r.Protocol < 0 || r.Protocol > math.MaxInt16 || len(family) > maxFamily {
 		return a.misreported(ctx, p)
 	}
 	return a.reportComponent(ctx, who, p, row)
@@ -199,6 +201,18 @@ func givenReason(r api.Report) string {
 		return r.Reason
 	}
 	return readiness.Unhealthy
+}
+
+// builtOf reads what a component says that it runs, if anything.
+func builtOf(b *api.Build) (out builds.Build, ok bool) {
+	if b == nil {
+		return out, true
+	}
+	digest, ok := decode(b.BinarySHA256, 32)
+	if !ok {
+		return out, false
+	}
+	return builds.Build{Binary: [32]byte(digest), Go: b.Go, Module: b.Module, FIPS: b.FIPS}, true
 }
 
 func digestsOf(list []string) (out [][]byte, ok bool) {

@@ -23,6 +23,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
 	"github.com/nightwarrant/nightwarrant/authority/catalogue"
 	"github.com/nightwarrant/nightwarrant/internal/dpopclient"
@@ -67,6 +68,7 @@ type Config struct {
 	HTTPClient *http.Client         // to the authority; optional. Redirects are never followed
 	AtOnce     int                  // requests that are worked on at once; optional, 64. More are told to come again
 	Longest    time.Duration        // that Apply may take beyond the time to begin; optional, 15 s
+	Build      *api.Build           // what this process runs, for the report; optional
 	Logger     *slog.Logger         // optional
 	Now        func() time.Time     // optional, time.Now
 }

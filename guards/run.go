@@ -114,7 +114,8 @@ func (g *Guard) report(ctx context.Context) error {
 	cancel()
 	seen = g.saw(seen)
 	r := api.Report{Sequence: g.nextSequence(), Healthy: err == nil, Protocol: Protocol, Models: encoded(g.config.Models), Datasets: encoded(g.config.Datasets),
-		Catalogue: encoded([][32]byte{g.config.Catalogue})[0], MaxFence: seen.Fence, MaxAdmission: seen.Admission}
+		Catalogue: encoded([][32]byte{g.config.Catalogue})[0], MaxFence: seen.Fence, MaxAdmission: seen.Admission,
+		Build: g.config.Build}
 	if err != nil {
 		g.log.Warn("the ledger does not answer", "error", err)
 		r.Reason = "unreachable"

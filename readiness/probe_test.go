@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/nightwarrant/nightwarrant/internal/builds"
 	"github.com/nightwarrant/nightwarrant/internal/disk"
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
 	"github.com/nightwarrant/nightwarrant/readiness"
@@ -274,7 +275,7 @@ func TestAProbeThatHangsIsReported(t *testing.T) {
 	t.Parallel()
 	db := teststack.Database(t)
 	pool := db.Pool(t, "nw_authority")
-	r, err := readiness.Register(within(t), pool, slog.New(slog.DiscardHandler), "authority", [32]byte{9})
+	r, err := readiness.Register(within(t), pool, slog.New(slog.DiscardHandler), "authority", [32]byte{9}, builds.Build{})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(within(t))
 	done := make(chan struct{})
@@ -299,7 +300,7 @@ func TestAChangeIsLoggedOnce(t *testing.T) {
 	db := teststack.Database(t)
 	pool := db.Pool(t, "nw_authority")
 	var log bytes.Buffer // read when Run has ended
-	r, err := readiness.Register(within(t), pool, slog.New(slog.NewTextHandler(&log, nil)), "authority", [32]byte{9})
+	r, err := readiness.Register(within(t), pool, slog.New(slog.NewTextHandler(&log, nil)), "authority", [32]byte{9}, builds.Build{})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(within(t))
 	looks := 0

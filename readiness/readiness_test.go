@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/nightwarrant/nightwarrant/internal/builds"
 	"github.com/nightwarrant/nightwarrant/internal/disk"
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
 	"github.com/nightwarrant/nightwarrant/readiness"
@@ -349,7 +350,7 @@ func TestTheCopyRefuses(t *testing.T) {
 func TestReporter(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	r, err := readiness.Register(context.Background(), c.authority, slog.New(slog.DiscardHandler), "authority", [32]byte{9})
+	r, err := readiness.Register(context.Background(), c.authority, slog.New(slog.DiscardHandler), "authority", [32]byte{9}, builds.Build{})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})

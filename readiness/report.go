@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/nightwarrant/nightwarrant/internal/builds"
 )
 
 // Reasons that a probe may give; the list is nw.reason.
@@ -37,8 +39,9 @@ type Reporter struct {
 }
 
 // Register numbers this boot of an instance. Older boots of it no longer count.
-func Register(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger, kind string, instance [32]byte) (*Reporter, error) {
-	id, boot, err := registerReplica(ctx, pool, kind, instance)
+// The database keeps what the process says that it runs beside it.
+func Register(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger, kind string, instance [32]byte, build builds.Build) (*Reporter, error) {
+	id, boot, err := registerReplica(ctx, pool, kind, instance, build)
 	if err != nil {
 		return nil, fmt.Errorf("register this %s: %w", kind, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/nightwarrant/nightwarrant/internal/builds"
 	"github.com/nightwarrant/nightwarrant/internal/pg"
 )
 
@@ -36,8 +37,8 @@ func readDecision(ctx context.Context, pool *pgxpool.Pool) (d Decision, err erro
 	return d, json.Unmarshal(families, &d.Families)
 }
 
-func registerReplica(ctx context.Context, pool *pgxpool.Pool, kind string, instance [32]byte) (id, boot int64, err error) {
-	_, err = pg.Call(ctx, pool, `SELECT instance_id, boot FROM nw.register_replica($1, $2)`, []any{kind, instance[:]}, &id, &boot)
+func registerReplica(ctx context.Context, pool *pgxpool.Pool, kind string, instance [32]byte, build builds.Build) (id, boot int64, err error) {
+	_, err = pg.Call(ctx, pool, `SELECT instance_id, boot FROM nw.register_replica($1, $2, $3, $4, $5, $6)`, append([]any{kind, instance[:]}, build.Columns()...), &id, &boot)
 	return id, boot, err
 }
 

@@ -159,7 +159,7 @@ func (s *Scheduler) register(ctx context.Context) (registration, error) {
 	if s.boot.who != (registration{}) {
 		return s.boot.who, nil
 	}
-	who, err := s.store.register(ctx, s.instance)
+	who, err := s.store.register(ctx, s.instance, s.build)
 	if err == nil {
 		s.boot.who = who
 	}

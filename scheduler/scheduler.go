@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/nightwarrant/nightwarrant/internal/builds"
 	"github.com/nightwarrant/nightwarrant/scheduler/notify"
 	"github.com/nightwarrant/nightwarrant/scheduler/queue"
 )
@@ -43,6 +44,7 @@ type Config struct {
 	Link       string                // base URL of the pages that owners are pointed to
 	Untold     time.Duration         // of a card's owner, until the family approvals is bad; 0 means 1 minute
 	Instance   [32]byte              // this replica; no two that run have the same
+	Build      builds.Build          // what this process runs; the zero value says nothing
 	StartRate  int                   // runs that may start in a second, all replicas together; 0 means 10
 	Republish  time.Duration         // until an unclaimed run is published again; 0 means 30 s
 	Limits     Limits                // of one step
@@ -79,6 +81,7 @@ type Scheduler struct {
 	webhook  *notify.Notifier // nil: not by this channel
 	mail     *notify.Notifier // likewise
 	instance [32]byte
+	build    builds.Build
 	rate     int
 	again    time.Duration
 	limits   Limits
@@ -105,7 +108,7 @@ func New(c Config) (*Scheduler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("registering the scheduler's metrics: %w", err)
 	}
-	s := &Scheduler{store: store{c.Pool}, queue: c.Queue, instance: c.Instance, rate: c.StartRate, again: c.Republish, limits: c.Limits,
+	s := &Scheduler{store: store{c.Pool}, queue: c.Queue, instance: c.Instance, build: c.Build, rate: c.StartRate, again: c.Republish, limits: c.Limits,
 		log: c.Logger, metrics: m, now: c.Now}
 	if err := s.telling(c); err != nil {
 		return nil, err

@@ -87,7 +87,7 @@ func TestRunEndsWhenSuperseded(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- s.Run(within(t)) }()
 	require.Eventually(t, func() bool { return len(s.reported(t)) == 1 }, testWithin, 10*time.Millisecond)
-	_, err := s.store.register(within(t), s.instance)
+	_, err := s.store.register(within(t), s.instance, s.build)
 	require.NoError(t, err)
 	s.Nudge()
 	require.ErrorIs(t, <-done, ErrSuperseded)

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/nightwarrant/nightwarrant/internal/builds"
 	"github.com/nightwarrant/nightwarrant/internal/pg"
 	"github.com/nightwarrant/nightwarrant/scheduler/queue"
 )
@@ -170,8 +171,8 @@ func (s store) recycle(ctx context.Context) (n int64, err error) {
 // registration is a numbered boot of this process (P34).
 type registration struct{ instance, boot int64 }
 
-func (s store) register(ctx context.Context, instance [32]byte) (r registration, err error) {
-	_, err = pg.Call(ctx, s.pool, `SELECT instance_id, boot FROM nw.register_replica($1, $2)`, []any{kind, instance[:]}, &r.instance, &r.boot)
+func (s store) register(ctx context.Context, instance [32]byte, build builds.Build) (r registration, err error) {
+	_, err = pg.Call(ctx, s.pool, `SELECT instance_id, boot FROM nw.register_replica($1, $2, $3, $4, $5, $6)`, append([]any{kind, instance[:]}, build.Columns()...), &r.instance, &r.boot)
 	return r, err
 }
 

@@ -11,6 +11,7 @@ const (
 	PathBoard        = "/v1/operate/board"
 	PathRequirements = "/v1/operate/requirements"
 	PathCutOff       = "/v1/operate/cut-off"
+	PathDeployment   = "/v1/operate/deployment"
 )
 
 // CutOffRequest names whom an operator cuts off: one client, or everything, which must be said.

@@ -238,6 +238,15 @@ type Report struct {
 	Catalogue    string   `json:"catalogue,omitempty"`     // of guards: SHA-256 digest of the actions that it serves, base64url
 	MaxFence     int64    `json:"max_fence,omitempty"`     // of guards: the highest that it has seen
 	MaxAdmission int64    `json:"max_admission,omitempty"` // of guards: and of admission numbers
+	Build        *Build   `json:"build,omitempty"`         // of guards: what the process runs
+}
+
+// Build is what a process says that it runs: evidence, on which nothing depends.
+type Build struct {
+	BinarySHA256 string `json:"binary_sha256"`    // of its executable, base64url
+	Go           string `json:"go,omitempty"`     // such as go1.26.3; empty when it is no release
+	Module       string `json:"module,omitempty"` // GOFIPS140 of the build, to the snapshot's digest; empty when it was built with none
+	FIPS         bool   `json:"fips"`             // the cryptographic module says that it is enabled
 }
 
 // Decision is the complete readiness decision, as products and workers see it.

@@ -59,7 +59,7 @@ func runGuard(ctx context.Context, document config.GuardDocument, log *slog.Logg
 		return err
 	}
 	defer from.close()
-	of.URI, of.Name, of.Issuer, of.Assertion, of.AssertionType, of.Logger = c.URI, c.Name, c.Authority, from.read, from.kind, log
+	of.URI, of.Name, of.Issuer, of.Assertion, of.AssertionType, of.Build, of.Logger = c.URI, c.Name, c.Authority, from.read, from.kind, told(thisProcess(log)), log
 	g, err := guards.New(of)
 	if err != nil {
 		return &config.Error{Sentence: err.Error()}

@@ -56,7 +56,7 @@ func schedule(ctx context.Context, c *config.Scheduler, log *slog.Logger) error 
 		return config.Wrong("nats", "cannot be used: %s", err)
 	}
 	metrics := newMetrics()
-	sc := scheduler.Config{Pool: pool, Queue: q, Link: c.Approvals.Link, Instance: instance, StartRate: int(c.StartRate), Republish: c.Republish.Std(), Registerer: metrics, Logger: log}
+	sc := scheduler.Config{Pool: pool, Queue: q, Link: c.Approvals.Link, Instance: instance, Build: thisProcess(log), StartRate: int(c.StartRate), Republish: c.Republish.Std(), Registerer: metrics, Logger: log}
 	done, err := tellBy(&sc, c)
 	if err != nil {
 		return err

@@ -217,7 +217,7 @@ func (r *replica) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	reporter, err := readiness.Register(ctx, r.watching, r.log, "authority", instanceOf("authority", r.config.Instance))
+	reporter, err := readiness.Register(ctx, r.watching, r.log, "authority", instanceOf("authority", r.config.Instance), thisProcess(r.log))
 	if err != nil {
 		return errors.Join(err, closeAll(public, admin))
 	}

@@ -1,15 +1,19 @@
 package main
 
 import (
+	"encoding/base64"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/internal/builds"
 	"github.com/nightwarrant/nightwarrant/migrations"
 )
 
@@ -34,6 +38,25 @@ func (p program) version() *cobra.Command {
 	}}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
+}
+
+var executable = sync.OnceValues(builds.Running)
+
+// thisProcess is what this process tells of itself. One that cannot read its own executable tells nothing, which no report takes for good.
+func thisProcess(log *slog.Logger) builds.Build {
+	b, err := executable()
+	if err != nil {
+		log.Warn("this process cannot say what it runs", "error", err)
+	}
+	return b
+}
+
+// told is a build as a guard reports it: nothing where it is not known.
+func told(b builds.Build) *api.Build {
+	if b.Binary == [32]byte{} {
+		return nil
+	}
+	return &api.Build{BinarySHA256: base64.RawURLEncoding.EncodeToString(b.Binary[:]), Go: b.Go, Module: b.Module, FIPS: b.FIPS}
 }
 
 func thisBuild() build {

@@ -122,6 +122,10 @@ func (s *Server) operatorViews() {
 		func(ctx context.Context, m authority.Actor, _ *struct{}) (api.Board, error) {
 			return s.authority.Board(ctx, m)
 		})
+	personal(s, auditor(api.PathDeployment, "getDeployment", "The build of each process, the registered keys, and the effects that nobody has looked into", aDeployment),
+		func(ctx context.Context, m authority.Actor, _ *struct{}) (api.Deployment, error) {
+			return s.authority.Deployment(ctx, m)
+		})
 	personal(s, auditor(api.PathRequirements, "listRequirements", "Generations of what must be good, newest first", page(aRequirement)),
 		func(ctx context.Context, m authority.Actor, in *Listing) (api.Page[api.Requirement], error) {
 			return s.authority.Requirements(ctx, m, in.Cursor)

@@ -302,12 +302,14 @@ END $$;
 
 -- register_replica numbers a boot of an authority or scheduler process (P34).
 -- +goose StatementBegin
-CREATE FUNCTION nw.register_replica(p_kind text, p_instance bytea, OUT instance_id bigint, OUT boot bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+CREATE FUNCTION nw.register_replica(p_kind text, p_instance bytea, p_binary bytea DEFAULT NULL, p_go integer DEFAULT NULL, p_module text DEFAULT NULL, p_fips boolean DEFAULT NULL,
+  OUT instance_id bigint, OUT boot bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = nw, pg_temp AS $$
 BEGIN
   INSERT INTO instances AS i (kind, instance) VALUES (p_kind, p_instance)
     ON CONFLICT (kind, coalesce(component_id, 0), instance) DO UPDATE SET boot = i.boot + 1, registered_at = clock_timestamp()
     RETURNING i.id, i.boot INTO STRICT instance_id, boot;
+  PERFORM nw.keep_build(instance_id, boot, p_binary, p_go, p_module, p_fips);
 END $$;
 -- +goose StatementEnd
 
@@ -341,7 +343,7 @@ END $$;
 -- +goose StatementBegin
 CREATE FUNCTION nw.report_component(p_component bytea, p_kind text, p_instance bytea, p_boot bigint, p_jkt bytea, p_nonce_at timestamptz, p_proof bytea,
   p_family text, p_sequence bigint, p_healthy boolean, p_reason text, p_age_ms bigint, p_protocol smallint, p_catalogue bytea, p_models bytea[], p_datasets bytea[],
-  p_fence bigint, p_admission bigint, OUT verdict text)
+  p_fence bigint, p_admission bigint, p_binary bytea DEFAULT NULL, p_go integer DEFAULT NULL, p_module text DEFAULT NULL, p_fips boolean DEFAULT NULL, OUT verdict text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE who record; seen bigint := (greatest(p_fence, p_admission) >> 40) + 1; behind boolean;
 BEGIN
@@ -372,6 +374,7 @@ BEGIN
     RETURN;
   END IF;
   IF behind AND nw.unheard(seen, p_admission) THEN PERFORM nw.reincarnate('restored', seen); END IF;
+  PERFORM nw.keep_build(who.instance_id, p_boot, p_binary, p_go, p_module, p_fips);
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
 END $$;
 -- +goose StatementEnd
