@@ -141,14 +141,14 @@ func (s *Server) operatorAudit() {
 			}
 			return s.authority.AuditSearch(ctx, m, q, in.Cursor)
 		})
-	export := auditor(api.PathAuditExport, "exportAudit", "The rows of a search as JSON lines, oldest first; the last line says that it is whole", someLines)
-	export.Answer = "application/jsonl"
-	for _, name := range []string{"since", "until", "verb", "verdict", "task", "run", "member", "cursor"} {
-		export.Query = append(export.Query, openapi.Parameter{Name: name})
 	personal(s, auditor(api.PathAudit+"/runs/{reference}/receipt", "getAnyRunReceipt", "The signed run receipt of anybody's run that has ended", aRunReceipt, receiptCodes...),
 		func(ctx context.Context, m authority.Actor, in *ByReference) (api.RunReceipt, error) {
 			return s.authority.AnyRunReceipt(ctx, m, in.Reference)
 		})
+	export := auditor(api.PathAuditExport, "exportAudit", "The rows of a search as JSON lines, oldest first; the last line says that it is whole", someLines)
+	export.Answer = "application/jsonl"
+	for _, name := range []string{"since", "until", "verb", "verdict", "task", "run", "member", "cursor"} {
+		export.Query = append(export.Query, openapi.Parameter{Name: name})
 	}
 	openapi.Hand(s.api, export, s.exportAudit)
 }
