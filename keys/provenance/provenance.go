@@ -10,6 +10,7 @@ package provenance
 import (
 	"fmt"
 	"strings"
+	"unicode"
 )
 
 // Code is why a key is refused: a stable word for API, log and audit. Each of
@@ -87,7 +88,14 @@ func (r *Refusal) Error() string { return string(r.Code) + ": " + r.Detail }
 const maxDetail = 240
 
 func refuse(code Code, format string, args ...any) *Refusal {
-	return &Refusal{Code: code, Detail: strings.ToValidUTF8(fmt.Sprintf("%.*s", maxDetail, fmt.Sprintf(format, args...)), "")}
+	text := fmt.Sprintf(format, args...)
+	text = strings.ToValidUTF8(text[:min(len(text), maxDetail)], "")
+	return &Refusal{Code: code, Detail: strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)}
 }
 
 // Required is what the FIPS profile asks for before anything is looked at: the

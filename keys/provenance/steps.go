@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/capability"
@@ -169,7 +170,26 @@ func (v *verification) validation(context.Context) *Refusal {
 	if r := v.certified("the program's module", a.Certificate, Versions{Software: a.Version}, a.TestedConfiguration); r != nil {
 		return r
 	}
+	if r := v.application(); r != nil {
+		return r
+	}
 	return v.approvedMode()
+}
+
+// application holds the program that runs against the recorded one.
+func (v *verification) application() *Refusal {
+	a, m := v.record.Application, v.given.Module
+	switch {
+	case !strings.HasPrefix(a.Build, a.Version+"-"):
+		return refuse(AppModuleUnpinned, "the recorded build %q is none of the certified version %q", a.Build, a.Version)
+	case !v.live:
+		return nil
+	case m.Build != a.Build || a.Go != "" && m.Go != a.Go:
+		return refuse(AppModuleUnpinned, "this program was built with %q by %s, and recorded is %q", m.Build, m.Go, a.Build)
+	case len(a.BinarySHA256) > 0 && !slices.Contains(a.BinarySHA256, Hash(m.BinarySHA256)):
+		return refuse(AppModuleUnpinned, "this program is none of the recorded ones")
+	}
+	return nil
 }
 
 // certified holds one module against its certificate.

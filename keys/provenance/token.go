@@ -151,7 +151,7 @@ func (v *verification) observe(ctx context.Context) (*keyhost.Observation, *Refu
 func hostRefusal(err error) *Refusal {
 	e, ok := errors.AsType[*keyhost.Error](err)
 	if ok && slices.Contains(All(), Code(e.Code)) {
-		return refuse(Code(e.Code), "%s", e.Why)
+		return refuse(Code(e.Code), "the key host refuses: %s", e.Why)
 	}
 	return refuse(TokenUnavailable, "the key host does not show the token: %s", err)
 }
