@@ -38,7 +38,7 @@ var possible = map[string]string{
 	"take_notices": "telling owners, who must be able to say no", "take_digest": "telling owners", "set_notices": "how a member is told: it grants nothing", "show_notice_settings": "reading", "notice_delivered": "telling owners", "notice_refused": "telling owners", "retry_notices": "telling owners",
 	"raise_floors": "reaper: a floor only refuses more", "drain": "reaper: changes nothing", "recycle": "reaper: drops what is refused by the floor",
 	// The log goes on while closed: its lag closes, so it must be able to catch up.
-	"audit_lead": "sequencer", "audit_append": "sequencer", "audit_sign": "sequencer", "audit_last": "reading", "audit_records": "reading", "audit_notes": "reading", "audit_lag": "a probe for reports",
+	"audit_lead": "sequencer", "audit_append": "sequencer", "audit_sign": "sequencer", "audit_cosign": "sequencer", "audit_resume": "begins an incarnation, closed", "audit_last": "reading", "audit_records": "reading", "audit_notes": "reading", "audit_lag": "a probe for reports",
 	// Keys must be changed, and cut off, whatever the gate says.
 	"rotate_keys": "admits nothing", "cut_off_keys": "revoke", "hold_keys": "a replica's report of itself", "key_state": "reading",
 	"show_receipt": "reading", "audit_stretches": "reading",

@@ -23,6 +23,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const origin = "nightwarrant/audit/test"
 
+// exported is when bundles of these tests were, long after every checkpoint.
+var exported = time.Date(2026, 11, 30, 10, 0, 0, 0, time.UTC)
+
 type key struct {
 	note.Signer
 	note.Verifier
@@ -95,7 +98,7 @@ func (l *log) renumber() {
 
 func (l *log) bundle() *audit.Bundle {
 	var out bytes.Buffer
-	w, err := audit.NewWriter(&out, origin)
+	w, err := audit.NewWriter(&out, origin, exported)
 	require.NoError(l.t, err)
 	for _, r := range l.records {
 		require.NoError(l.t, w.Record(r))
@@ -315,14 +318,14 @@ func TestProof(t *testing.T) {
 func FuzzBundle(f *testing.F) {
 	l := newLog(f, 3)
 	var out bytes.Buffer
-	w, err := audit.NewWriter(&out, origin)
+	w, err := audit.NewWriter(&out, origin, exported)
 	require.NoError(f, err)
 	for _, r := range l.records {
 		require.NoError(f, w.Record(r))
 	}
 	require.NoError(f, w.Checkpoint(l.checkpoints[0]))
 	f.Add(out.Bytes())
-	f.Add([]byte(`{"format":"nightwarrant-audit/v1","origin":"nightwarrant/audit/test"}` + "\n" + `{"record":{"leaf":-1,"id":0,"digest":""}}`))
+	f.Add([]byte(`{"format":"nightwarrant-audit/v1","origin":"nightwarrant/audit/test","at":"2026-11-30T10:00:00Z"}` + "\n" + `{"record":{"leaf":-1,"id":0,"digest":""}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		b, err := audit.ReadBundle(bytes.NewReader(text), nil)
 		if err != nil {

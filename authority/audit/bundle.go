@@ -9,10 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 )
 
 // A bundle is an exported log: lines of JSON, first what it is, then its
-// records by their numbers, then its checkpoints by their sizes.
+// records by their numbers, then its checkpoints by their sizes, each with its cosignatures.
 
 // Format is the version that a bundle's first line names.
 const Format = "nightwarrant-audit/v1"
@@ -29,10 +30,12 @@ type Record struct {
 }
 
 type line struct {
-	Format     string      `json:"format,omitempty"`
-	Origin     string      `json:"origin,omitempty"`
-	Record     *recordLine `json:"record,omitempty"`
-	Checkpoint string      `json:"checkpoint,omitempty"` // signed
+	Format       string        `json:"format,omitempty"`
+	Origin       string        `json:"origin,omitempty"`
+	At           *time.Time    `json:"at,omitempty"`
+	Record       *recordLine   `json:"record,omitempty"`
+	Checkpoint   string        `json:"checkpoint,omitempty"`   // signed
+	Cosignatures []Cosignature `json:"cosignatures,omitempty"` // of it; base64
 }
 
 type recordLine struct {
@@ -47,11 +50,12 @@ type Writer struct {
 	out *json.Encoder
 }
 
-// NewWriter begins the bundle of a log.
-func NewWriter(w io.Writer, origin string) (*Writer, error) {
+// NewWriter begins the bundle of a log, at a time of the database's clock before anything was read.
+func NewWriter(w io.Writer, origin string, at time.Time) (*Writer, error) {
 	out := json.NewEncoder(w)
 	out.SetEscapeHTML(false)
-	return &Writer{out}, out.Encode(line{Format: Format, Origin: origin})
+	at = at.UTC()
+	return &Writer{out}, out.Encode(line{Format: Format, Origin: origin, At: &at})
 }
 
 // Record writes the next record.
@@ -64,9 +68,9 @@ func (w *Writer) Record(r Record) error {
 	return w.out.Encode(line{Record: &l})
 }
 
-// Checkpoint writes a signed checkpoint.
-func (w *Writer) Checkpoint(signed []byte) error {
-	return w.out.Encode(line{Checkpoint: string(signed)})
+// Checkpoint writes a signed checkpoint, with what witnesses have made of it.
+func (w *Writer) Checkpoint(signed []byte, made ...Cosignature) error {
+	return w.out.Encode(line{Checkpoint: string(signed), Cosignatures: made})
 }
 
 var errBundle = errors.New("not a bundle of an audit log")
@@ -74,7 +78,9 @@ var errBundle = errors.New("not a bundle of an audit log")
 // Bundle is an exported log without its bodies, as it was read.
 type Bundle struct {
 	Origin      string
-	Checkpoints [][]byte // signed, as they came
+	At          time.Time // when its export began, by the database's clock
+	Checkpoints [][]byte  // signed, as they came
+	made        [][]Cosignature
 	records     []record
 }
 
@@ -95,14 +101,14 @@ func ReadBundle(r io.Reader, visit func(Record) error) (*Bundle, error) {
 		l, err := parseLine(lines.Bytes())
 		switch {
 		case err != nil:
-		case b == nil && l.Format == Format && l.Origin != "":
-			b = &Bundle{Origin: l.Origin}
+		case b == nil && l.Format == Format && l.Origin != "" && l.At != nil:
+			b = &Bundle{Origin: l.Origin, At: *l.At}
 		case b == nil || l.Format != "":
 			err = errBundle
 		case l.Record != nil:
 			err = b.take(*l.Record, visit)
 		case l.Checkpoint != "":
-			b.Checkpoints = append(b.Checkpoints, []byte(l.Checkpoint))
+			b.Checkpoints, b.made = append(b.Checkpoints, []byte(l.Checkpoint)), append(b.made, l.Cosignatures)
 		default:
 			err = errBundle
 		}

@@ -2,7 +2,9 @@ package audit
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -43,18 +45,39 @@ type Report struct {
 	Anchors     int       `json:"anchors"`
 	Covered     int64     `json:"covered"` // records under the newest good checkpoint
 	At          time.Time `json:"at"`      // of that checkpoint
+	Witnessed   []Seen    `json:"witnessed"`
+	Resumed     []Resumed `json:"resumed"`
 	Findings    []Finding `json:"findings"`
+	// ExportAgain tells that an anchor is younger than the bundle and knows more.
+	// Whether that is all is for a newer export to show.
+	ExportAgain bool `json:"export_again"`
 }
 
-// OK tells that nothing is wrong. What no checkpoint covers is nobody's word but the database's.
-func (r *Report) OK() bool { return len(r.Findings) == 0 }
+// Seen is what a witness has last signed of the log.
+type Seen struct {
+	Witness string    `json:"witness"`
+	Records int64     `json:"records"`
+	At      time.Time `json:"at"` // by the witness' clock
+}
 
-// Verify holds a bundle against the log's key and against anchors: signed
-// checkpoints that were kept where the database's owner could not reach them.
-// Without anchors a log that was cut short together with its checkpoints looks
-// whole. One act leads to one finding, as far as it can be told.
-func Verify(b *Bundle, key note.Verifier, anchors [][]byte) (*Report, error) {
-	v := &verification{report: &Report{Origin: b.Origin, Records: int64(len(b.records)), Findings: []Finding{}}, records: slices.Clone(b.records)}
+// Resumed is an operator's decision on record to go on from fewer records than were signed.
+type Resumed struct {
+	Incarnation int64 `json:"incarnation"` // that began with it
+	From        int64 `json:"from"`        // records that are the same in what was lost
+	Lost        int64 `json:"lost"`        // records that were signed before
+}
+
+// OK tells that nothing is wrong, and that nothing is open. What no checkpoint covers is nobody's word but the database's.
+func (r *Report) OK() bool { return len(r.Findings) == 0 && !r.ExportAgain }
+
+// Verify holds a bundle against the log's key, against anchors: signed
+// checkpoints that were kept where the database's owner could not reach them,
+// and against the keys of witnesses that must have signed it. Without anchors a
+// log that was cut short together with its checkpoints looks whole. One act
+// leads to one finding, as far as it can be told.
+func Verify(b *Bundle, key note.Verifier, anchors [][]byte, witnesses ...Witness) (*Report, error) {
+	v := &verification{report: &Report{Origin: b.Origin, Records: int64(len(b.records)), Witnessed: []Seen{}, Resumed: []Resumed{}, Findings: []Finding{}},
+		began: b.At, records: slices.Clone(b.records), seen: make([]Seen, len(witnesses))}
 	if b.Origin != key.Name() {
 		return nil, fmt.Errorf("the bundle is of the log %q and the key is of %q", b.Origin, key.Name())
 	}
@@ -64,18 +87,27 @@ func Verify(b *Bundle, key note.Verifier, anchors [][]byte) (*Report, error) {
 			return nil, fmt.Errorf("anchor %d: %w", i+1, err)
 		}
 		v.anchors = append(v.anchors, c)
+		for i, w := range witnesses {
+			if made, err := w.Of(a); err == nil {
+				v.saw(i, c, made)
+			}
+		}
 	}
 	v.numbers()
-	v.signed(b.Checkpoints, key)
+	v.signed(b, key, witnesses)
+	v.witnessed(witnesses)
 	v.bodies()
+	v.resumed()
 	v.roots()
 	return v.report, nil
 }
 
 type verification struct {
 	report  *Report
+	began   time.Time // the export
 	records []record
-	whole   int64 // records before the first gap
+	seen    []Seen // by witness
+	whole   int64  // records before the first gap
 	known   []Checkpoint
 	anchors []Checkpoint
 }
@@ -108,14 +140,17 @@ func (v *verification) numbers() {
 }
 
 // signed opens the bundle's checkpoints. Time and incarnation go on as the log grows.
-func (v *verification) signed(all [][]byte, key note.Verifier) {
-	for i, text := range all {
+func (v *verification) signed(b *Bundle, key note.Verifier, witnesses []Witness) {
+	for i, text := range b.Checkpoints {
 		c, err := OpenCheckpoint(text, key)
 		if err != nil {
 			v.find(SwappedCheckpoint, 0, 0, fmt.Sprintf("checkpoint %d is not signed by the log's key: %v", i+1, err))
 			continue
 		}
 		v.known = append(v.known, c)
+		for n, w := range witnesses {
+			v.cosigned(n, w, c, b.made[i])
+		}
 	}
 	v.report.Checkpoints, v.report.Anchors = len(v.known), len(v.anchors)
 	slices.SortStableFunc(v.known, func(a, b Checkpoint) int { return cmp.Compare(a.Size, b.Size) })
@@ -127,6 +162,64 @@ func (v *verification) signed(all [][]byte, key note.Verifier) {
 		case b.At.Before(a.At) || b.Incarnation < a.Incarnation:
 			v.find(OldBackup, a.Size, b.Size, "a shorter log was signed after a longer one")
 		}
+	}
+}
+
+// cosigned opens what bears a witness' key ID.
+func (v *verification) cosigned(n int, w Witness, c Checkpoint, all []Cosignature) {
+	for _, made := range all {
+		switch {
+		case w.made(made, c.Text()):
+			v.saw(n, c, made)
+		case len(made) >= 4 && binary.BigEndian.Uint32(made) == w.KeyHash():
+			v.find(SwappedCheckpoint, 0, c.Size, "the signature of the witness "+w.Name()+" is not of this checkpoint")
+		}
+	}
+}
+
+func (v *verification) saw(n int, c Checkpoint, made Cosignature) {
+	if at := made.At(); !at.Before(v.seen[n].At) {
+		v.seen[n].Records, v.seen[n].At = c.Size, at
+	}
+}
+
+// witnessed wants each witness to have seen something of the log. What came
+// after the last that it saw is the log's key's word.
+func (v *verification) witnessed(witnesses []Witness) {
+	for n, w := range witnesses {
+		v.seen[n].Witness = w.Name()
+		if v.seen[n].At.IsZero() {
+			v.find(SwappedCheckpoint, 0, 0, "no checkpoint is signed by the witness "+w.Name())
+		}
+	}
+	v.report.Witnessed = append(v.report.Witnessed, v.seen...)
+}
+
+// resumed takes out what an operator has given up on record, and no more than that.
+func (v *verification) resumed() {
+	decided := map[int64]Resumption{}
+	for _, c := range slices.Concat(v.known, v.anchors) {
+		if c.Resumed.Number > 0 {
+			decided[c.Resumed.Number] = c.Resumed
+		}
+	}
+	numbers := slices.Sorted(maps.Keys(decided))
+	for _, n := range numbers {
+		r := decided[n]
+		v.report.Resumed = append(v.report.Resumed, Resumed{n, r.From, r.Lost})
+	}
+	for _, list := range []*[]Checkpoint{&v.known, &v.anchors} {
+		*list = slices.DeleteFunc(*list, func(c Checkpoint) bool {
+			i, _ := slices.BinarySearch(numbers, c.Resumed.Number+1)
+			later := numbers[i:]
+			if !slices.ContainsFunc(later, func(n int64) bool { return decided[n].From < c.Size }) {
+				return false
+			}
+			if !decided[later[0]].Covers(c) {
+				v.find(OldBackup, decided[later[0]].From, c.Size-1, "more was signed than what was given up when the log was resumed")
+			}
+			return true
+		})
 	}
 }
 
@@ -172,12 +265,20 @@ func (v *verification) short(c Checkpoint) {
 		// The gap has been told, and nothing behind it can be compared.
 	case n == 0:
 		v.find(DeletedAll, 0, c.Size-1, "records were signed, and none is there")
+	case !owned && v.younger(c):
+		v.report.ExportAgain = true
 	case owned:
 		v.find(DeletedTail, n, c.Size-1, "the log's checkpoints cover records that are not there")
 	default:
 		v.find(OldBackup, n, c.Size-1, "records and checkpoints end before what was anchored elsewhere")
 	}
 }
+
+// settling is how long a checkpoint may have been on its way when an export began.
+const settling = 10 * time.Second
+
+// younger tells that a checkpoint may be missing because the export came before it.
+func (v *verification) younger(c Checkpoint) bool { return c.At.After(v.began.Add(-settling)) }
 
 func (v *verification) told(t Tamper) bool {
 	return slices.ContainsFunc(v.report.Findings, func(f Finding) bool { return f.Tamper == t })

@@ -26,7 +26,7 @@ import (
 const exportTimeout = time.Hour
 
 func (p program) audit() *cobra.Command {
-	return group("audit", "Export the audit log, and check an export without the service", p.auditKey(), p.auditExport(), p.auditVerify(), p.auditProve())
+	return group("audit", "Export the audit log, and check an export without the service", p.auditKey(), p.auditExport(), p.auditVerify(), p.auditProve(), p.auditWitness(), p.auditWitnessKey(), p.auditResume())
 }
 
 // registeredKey is the key of the log in a database.
@@ -86,11 +86,7 @@ func exportTo(ctx context.Context, pool *pgxpool.Pool, key sumnote.Verifier, fil
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
 	buffer := bufio.NewWriterSize(out, 1<<20)
-	w, err := audit.NewWriter(buffer, key.Name())
-	if err != nil {
-		return 0, err
-	}
-	if records, err = sequencer.Export(ctx, pool, key, w); err != nil {
+	if records, err = sequencer.Export(ctx, pool, key, buffer); err != nil {
 		return records, err
 	}
 	return records, errors.Join(buffer.Flush(), out.Sync())
@@ -120,15 +116,17 @@ func readBundle(file string, visit func(audit.Record) error) (b *audit.Bundle, e
 }
 
 func (p program) auditVerify() *cobra.Command {
-	var anchors []string
+	var anchors, witnesses []string
 	var proof bool
 	var asJSON bool
 	c := &cobra.Command{Use: "verify FILE", Short: "Check an exported log, or a proof, with the log's key and what anchors have kept", Args: cobra.ExactArgs(1)}
 	key := keyFlag(c)
 	c.Flags().StringArrayVar(&anchors, "anchors", nil, "`FILE` of an anchor; may be given several times. Without one, a log that was cut short looks whole")
+	c.Flags().StringArrayVar(&witnesses, "witness-key", nil, "`KEY` of a witness that must have signed the log; may be given several times")
 	c.Flags().BoolVar(&proof, "proof", false, "FILE is a proof, as `nightwarrant audit prove` writes it")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.MarkFlagsMutuallyExclusive("anchors", "proof")
+	c.MarkFlagsMutuallyExclusive("witness-key", "proof")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		v, err := key()
 		if err != nil {
@@ -136,6 +134,10 @@ func (p program) auditVerify() *cobra.Command {
 		}
 		if proof {
 			return p.verifyProof(args[0], v)
+		}
+		by, err := witnessKeys(witnesses)
+		if err != nil {
+			return err
 		}
 		kept, err := readAnchors(anchors)
 		if err != nil {
@@ -145,19 +147,33 @@ func (p program) auditVerify() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		report, err := audit.Verify(b, v, kept)
+		report, err := audit.Verify(b, v, kept, by...)
 		if err != nil {
 			return err
 		}
 		if err := p.print(asJSON, report, func(s *strings.Builder) { tellReport(s, report) }); err != nil {
 			return err
 		}
-		if !report.OK() {
+		switch {
+		case len(report.Findings) > 0:
 			return &exitError{exitFailed, fmt.Errorf("the log was tampered with: %s", report.Findings[0].Tamper)}
+		case report.ExportAgain:
+			return &exitError{exitFailed, errors.New("an anchor is younger than the bundle, and knows more: export again")}
 		}
 		return nil
 	}
 	return c
+}
+
+func witnessKeys(texts []string) (all []audit.Witness, err error) {
+	for _, text := range texts {
+		w, err := audit.NewWitness(text)
+		if err != nil {
+			return nil, config.Wrong("--witness-key", "is not the key of a witness")
+		}
+		all = append(all, w)
+	}
+	return all, nil
 }
 
 func tellReport(s *strings.Builder, r *audit.Report) {
@@ -174,8 +190,17 @@ func tellReport(s *strings.Builder, r *audit.Report) {
 	if r.Anchors == 0 {
 		s.WriteString("No anchor was given: a log that was cut short together with its checkpoints would look whole.\n")
 	}
+	for _, w := range r.Witnessed {
+		fmt.Fprintf(s, "%s has signed %d records, last at %s.\n", w.Witness, w.Records, w.At.Format(time.RFC3339))
+	}
+	for _, d := range r.Resumed {
+		fmt.Fprintf(s, "RESUMED by an operator's decision, incarnation %d: %d records were signed before, and the log goes on from %d.\n", d.Incarnation, d.Lost, d.From)
+	}
 	for _, f := range r.Findings {
 		fmt.Fprintf(s, "TAMPERED %s, records %d to %d: %s.\n", f.Tamper, f.From, f.Through, f.Why)
+	}
+	if r.ExportAgain {
+		s.WriteString("An anchor is younger than this bundle, and knows more. Export again: if it knows more then too, records were lost.\n")
 	}
 	if r.OK() {
 		s.WriteString("Nothing is wrong.\n")
@@ -188,7 +213,7 @@ func readAnchors(files []string) (all [][]byte, err error) {
 		if err != nil {
 			return nil, err
 		}
-		kept, err := sequencer.ReadAnchors(in)
+		kept, err := audit.ReadAnchors(in)
 		if err := errors.Join(err, in.Close()); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
@@ -246,6 +271,37 @@ func (p program) auditProve() *cobra.Command {
 		}
 		proof.Body = body
 		return p.print(true, proof, nil)
+	}
+	return c
+}
+
+func (p program) auditResume() *cobra.Command {
+	var anchors []string
+	c := &cobra.Command{Use: "resume", Short: "Decide, on record, that the log goes on from a restored database that lacks records which were signed", Args: cobra.NoArgs}
+	d := p.databaseFlags(c, "nw_operator")
+	c.Flags().StringArrayVar(&anchors, "anchors", nil, "`FILE` of what an anchor or a witness has; give all of them")
+	_ = c.MarkFlagRequired("anchors")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		kept, err := readAnchors(anchors)
+		if err != nil {
+			return err
+		}
+		return d.with(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+			id, err := registeredKey(ctx, pool)
+			if err != nil {
+				return err
+			}
+			lost, err := audit.Longest(kept, id.AuditVerifier())
+			if err != nil {
+				return err
+			}
+			incarnation, from, err := sequencer.Resume(ctx, pool, lost)
+			if err != nil {
+				return err
+			}
+			return p.say("Incarnation %d goes on from %d records. The checkpoint of %d records that was signed at %s is given up, and every checkpoint says so.\n",
+				incarnation, from, lost.Size, lost.At.Format(time.RFC3339))
+		})
 	}
 	return c
 }

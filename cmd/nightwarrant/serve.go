@@ -201,6 +201,10 @@ func rootsOf(file string) (*x509.CertPool, error) {
 
 // run serves and reports until ctx ends or one part fails; every goroutine has ended then.
 func (r *replica) run(ctx context.Context) error {
+	sequence, err := r.sequence()
+	if err != nil {
+		return err
+	}
 	gate := readiness.NewGate(r.watching, r.log)
 	a, err := authority.New(ctx, authority.Config{Pool: r.pool, Keys: r.keys, Assertions: r.assertions, Envelopes: r.envelopes, Gate: gate, Directory: r.members,
 		Issuer: r.config.Issuer, Lease: r.config.Lease.Std(), Pages: r.config.Console.Origin, Log: r.log})
@@ -212,7 +216,7 @@ func (r *replica) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.sequencer = sequencer.New(r.sequence())
+	r.sequencer = sequencer.New(sequence)
 	public, admin, err := listen(ctx, r.config.Listen, r.config.AdminListen)
 	if err != nil {
 		return err
@@ -235,15 +239,6 @@ func (r *replica) run(ctx context.Context) error {
 	err = tasks.Wait()
 	r.log.Info("stopped")
 	return err
-}
-
-// sequence is how this replica goes on with the audit log when it leads.
-func (r *replica) sequence() sequencer.Config {
-	c := sequencer.Config{Pool: r.watching, Key: r.keys.Auditor(), Who: instanceOf("sequencer", r.config.Instance), Log: r.log}
-	for _, file := range r.config.Audit.Anchors {
-		c.Anchors = append(c.Anchors, sequencer.File(file))
-	}
-	return c
 }
 
 // instanceOf names a replica to the database.

@@ -28,9 +28,10 @@ type Authority struct {
 
 // Keys says where the key bundle is.
 type Keys struct {
-	Dir          string `yaml:"dir"`
-	IdentityFile string `yaml:"identity_file"` // opens the seal; outside Dir
-	Host         Host   `yaml:"host"`          // none when the bundle seals its keys itself
+	Dir          string     `yaml:"dir"`
+	IdentityFile string     `yaml:"identity_file"` // opens the seal; outside Dir
+	Host         Host       `yaml:"host"`          // none when the bundle seals its keys itself
+	Provenance   Provenance `yaml:"provenance"`    // none when the bundle names no record
 }
 
 // Host says who has the keys that lie in a token.
@@ -51,13 +52,29 @@ func (h *Host) check() error {
 
 // Audit says where the audit log's checkpoints are kept besides the database.
 type Audit struct {
-	Anchors []string `yaml:"anchors"` // files that only grow, where the database's owner cannot write
+	Anchors   []string  `yaml:"anchors"`   // files that only grow, where the database's owner cannot write
+	Witnesses []Witness `yaml:"witnesses"` // who sign checkpoints, each of which must
+}
+
+// Witness is somebody who signs the audit log's checkpoints (C2SP tlog-witness).
+type Witness struct {
+	URL string `yaml:"url"` // its submission prefix
+	Key string `yaml:"key"` // its vkey, of type 0x04
 }
 
 func (a *Audit) check() error {
 	for i, file := range a.Anchors {
 		if !filepath.IsAbs(file) {
 			return Wrong(fmt.Sprintf("audit.anchors[%d]", i), "must be the absolute path of a file")
+		}
+	}
+	for i, w := range a.Witnesses {
+		key := fmt.Sprintf("audit.witnesses[%d]", i)
+		if _, err := webURL(key+".url", w.URL); err != nil {
+			return err
+		}
+		if err := required(key+".key", w.Key); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -114,6 +131,7 @@ func (a *Authority) Check(env func(string) string) error {
 		required("keys.dir", a.Keys.Dir),
 		required("keys.identity_file", a.Keys.IdentityFile),
 		a.Keys.Host.check(),
+		a.Keys.checkProvenance(),
 		a.Disk.check(),
 		a.Assertion.check(),
 		a.Envelope.check(),

@@ -33,11 +33,30 @@ CREATE TABLE nw.audit_checkpoints (
   PRIMARY KEY (size, at));
 SELECT nw.classify('audit_checkpoints', 'size number, at time, root digest, edge digest, incarnation number, epoch number, signature digest');
 
+-- What witnesses have made of a checkpoint: the key's ID, the time and the signature (C2SP tlog-cosignature).
+CREATE TABLE nw.audit_cosignatures (
+  size        bigint NOT NULL,
+  at          timestamptz NOT NULL,
+  cosignature bytea NOT NULL CHECK (octet_length(cosignature) = 76),
+  PRIMARY KEY (size, at, cosignature),
+  FOREIGN KEY (size, at) REFERENCES nw.audit_checkpoints);
+SELECT nw.classify('audit_cosignatures', 'size number, at time, cosignature digest');
+
+-- An operator's decisions to go on from fewer records than an anchor knows, each by the incarnation that it began: how many records the log has in common with what is given up,
+-- and the checkpoint that is given up.
+CREATE TABLE nw.audit_resumptions (
+  incarnation bigint PRIMARY KEY CHECK (incarnation > 1),
+  size        bigint NOT NULL CHECK (size >= 0),
+  lost_size   bigint NOT NULL CHECK (lost_size > size),
+  lost_root   bytea NOT NULL CHECK (octet_length(lost_root) = 32),
+  lost_of     bigint NOT NULL CHECK (lost_of >= 0 AND lost_of < incarnation));
+SELECT nw.classify('audit_resumptions', 'incarnation number, size number, lost_size number, lost_root digest, lost_of number');
+
 -- +goose StatementBegin
 DO $$
 DECLARE t text;
 BEGIN
-  FOREACH t IN ARRAY ARRAY['audit_leaves', 'audit_checkpoints'] LOOP
+  FOREACH t IN ARRAY ARRAY['audit_leaves', 'audit_checkpoints', 'audit_cosignatures', 'audit_resumptions'] LOOP
     EXECUTE format('CREATE TRIGGER %I BEFORE UPDATE ON nw.%I FOR EACH ROW EXECUTE FUNCTION nw.refuse_change(''rows are only inserted'')', t || '_fixed', t);
     EXECUTE format('CREATE TRIGGER %I BEFORE DELETE ON nw.%I FOR EACH ROW EXECUTE FUNCTION nw.refuse_change(''rows are never deleted'')', t || '_kept', t);
     EXECUTE format('CREATE TRIGGER %I BEFORE TRUNCATE ON nw.%I FOR EACH STATEMENT EXECUTE FUNCTION nw.refuse_change(''rows are never deleted'')', t || '_whole', t);
@@ -55,15 +74,25 @@ END $$;
 -- +goose StatementEnd
 CREATE TRIGGER audit_waits AFTER INSERT ON nw.audit FOR EACH ROW EXECUTE FUNCTION nw.audit_wait();
 
+-- audit_resumed is the decision under which a checkpoint of an incarnation was signed; no row for a log that goes on as it began.
+-- +goose StatementBegin
+CREATE FUNCTION nw.audit_resumed(p_incarnation bigint) RETURNS SETOF nw.audit_resumptions LANGUAGE plpgsql STABLE SET search_path = nw, pg_temp AS $$
+BEGIN
+  RETURN QUERY SELECT r.* FROM audit_resumptions r WHERE r.incarnation <= p_incarnation ORDER BY r.incarnation DESC LIMIT 1;
+END $$;
+-- +goose StatementEnd
+
 -- audit_lead makes a replica the one that numbers, or keeps it so for two seconds more, and hands it what waits. No row: another one is.
 -- +goose StatementBegin
-CREATE FUNCTION nw.audit_lead(p_who bytea, p_limit integer) RETURNS TABLE (at timestamptz, size bigint, incarnation bigint, epoch bigint, ids bigint[], digests bytea[])
+CREATE FUNCTION nw.audit_lead(p_who bytea, p_limit integer) RETURNS TABLE (at timestamptz, size bigint, incarnation bigint, epoch bigint, ids bigint[], digests bytea[],
+  resumed bigint, resumed_from bigint, lost_size bigint, lost_root bytea, lost_of bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE t timestamptz := clock_timestamp(); n bigint;
 BEGIN
   UPDATE audit_head h SET leader = p_who, led_until = t + interval '2 seconds' WHERE h.leader = p_who OR h.led_until < t RETURNING h.size INTO n;
   IF NOT FOUND THEN RETURN; END IF;
-  RETURN QUERY SELECT date_trunc('milliseconds', t), n, d.incarnation, d.epoch, w.ids, w.digests FROM readiness_decision d,
+  RETURN QUERY SELECT date_trunc('milliseconds', t), n, d.incarnation, d.epoch, w.ids, w.digests, r.incarnation, r.size, r.lost_size, r.lost_root, r.lost_of
+    FROM readiness_decision d LEFT JOIN LATERAL nw.audit_resumed(d.incarnation) r ON true,
     (SELECT coalesce(array_agg(x.audit_id ORDER BY x.audit_id), '{}') AS ids, coalesce(array_agg(x.digest ORDER BY x.audit_id), '{}') AS digests
        FROM (SELECT y.audit_id, a.digest FROM audit_waiting y JOIN audit a ON a.id = y.audit_id ORDER BY y.audit_id LIMIT p_limit) x) w;
 END $$;
@@ -95,12 +124,37 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- audit_last is the newest checkpoint, from which a replica that begins to number goes on.
+-- audit_cosign keeps what a witness has made of a checkpoint.
 -- +goose StatementBegin
-CREATE FUNCTION nw.audit_last() RETURNS TABLE (size bigint, at timestamptz, root bytea, edge bytea, incarnation bigint, epoch bigint, signature bytea)
+CREATE FUNCTION nw.audit_cosign(p_size bigint, p_at timestamptz, p_cosignature bytea, OUT kept boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+BEGIN
+  INSERT INTO audit_cosignatures (size, at, cosignature) SELECT c.size, c.at, p_cosignature FROM audit_checkpoints c WHERE c.size = p_size AND c.at = p_at ON CONFLICT DO NOTHING;
+  kept := FOUND;
+END $$;
+-- +goose StatementEnd
+
+-- audit_last is the newest checkpoint of at most a size, from which a replica that begins to number goes on.
+-- +goose StatementBegin
+CREATE FUNCTION nw.audit_last(p_most bigint DEFAULT 9223372036854775807) RETURNS TABLE (size bigint, at timestamptz, root bytea, edge bytea, incarnation bigint, epoch bigint, signature bytea,
+  resumed bigint, resumed_from bigint, lost_size bigint, lost_root bytea, lost_of bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 BEGIN
-  RETURN QUERY SELECT c.* FROM audit_checkpoints c ORDER BY c.size DESC, c.at DESC LIMIT 1;
+  RETURN QUERY SELECT c.*, r.* FROM audit_checkpoints c LEFT JOIN LATERAL nw.audit_resumed(c.incarnation) r ON true WHERE c.size <= p_most ORDER BY c.size DESC, c.at DESC LIMIT 1;
+END $$;
+-- +goose StatementEnd
+
+-- audit_resume is an operator's decision that the log goes on from what this database holds, although more was signed: a new incarnation begins, and every checkpoint of the log
+-- names from now on what was lost. What is lost is the longest checkpoint that an anchor or a witness has.
+-- +goose StatementBegin
+CREATE FUNCTION nw.audit_resume(p_lost bigint, p_root bytea, p_of bigint, p_incarnation bigint, OUT incarnation bigint, OUT size bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
+BEGIN
+  PERFORM nw.alone();
+  size := coalesce((SELECT max(c.size) FROM audit_checkpoints c), 0);
+  IF p_lost <= size OR p_of < coalesce((SELECT max(r.incarnation) FROM audit_resumptions r), 0) THEN RAISE EXCEPTION 'invalid_request' USING ERRCODE = 'NW409'; END IF;
+  PERFORM nw.reincarnate('restored', p_incarnation);
+  SELECT d.incarnation INTO STRICT incarnation FROM readiness_decision d;
+  INSERT INTO audit_resumptions VALUES (incarnation, size, p_lost, p_root, p_of);
+  PERFORM nw.operator_note('resume_log', json_build_object('incarnation', incarnation, 'from', size, 'lost', p_lost, 'root', nw.hex(p_root), 'of', p_of));
 END $$;
 -- +goose StatementEnd
 
@@ -114,10 +168,12 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
-CREATE FUNCTION nw.audit_notes(p_size bigint, p_at timestamptz, p_limit integer) RETURNS TABLE (size bigint, at timestamptz, root bytea, edge bytea, incarnation bigint, epoch bigint, signature bytea)
+CREATE FUNCTION nw.audit_notes(p_size bigint, p_at timestamptz, p_limit integer) RETURNS TABLE (size bigint, at timestamptz, root bytea, edge bytea, incarnation bigint, epoch bigint, signature bytea,
+  resumed bigint, resumed_from bigint, lost_size bigint, lost_root bytea, lost_of bigint, cosignatures bytea[])
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 BEGIN
-  RETURN QUERY SELECT c.* FROM audit_checkpoints c WHERE (c.size, c.at) > (p_size, p_at) ORDER BY c.size, c.at LIMIT p_limit;
+  RETURN QUERY SELECT c.*, r.*, ARRAY(SELECT w.cosignature FROM audit_cosignatures w WHERE w.size = c.size AND w.at = c.at)
+    FROM audit_checkpoints c LEFT JOIN LATERAL nw.audit_resumed(c.incarnation) r ON true WHERE (c.size, c.at) > (p_size, p_at) ORDER BY c.size, c.at LIMIT p_limit;
 END $$;
 -- +goose StatementEnd
 
@@ -134,6 +190,6 @@ END $$;
 
 REVOKE ALL ON ALL TABLES IN SCHEMA nw FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA nw FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION nw.audit_lead, nw.audit_append, nw.audit_sign, nw.audit_last, nw.audit_records, nw.audit_lag TO nw_authority;
-GRANT EXECUTE ON FUNCTION nw.audit_records, nw.audit_notes, nw.audit_lag TO nw_operator;
+GRANT EXECUTE ON FUNCTION nw.audit_lead, nw.audit_append, nw.audit_sign, nw.audit_cosign, nw.audit_last, nw.audit_records, nw.audit_lag TO nw_authority;
+GRANT EXECUTE ON FUNCTION nw.audit_records, nw.audit_notes, nw.audit_lag, nw.audit_resume TO nw_operator;
 RESET ROLE;

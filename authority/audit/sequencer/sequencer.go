@@ -12,7 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,6 +28,9 @@ const (
 	signEvery = time.Second
 	refresh   = time.Minute // a checkpoint of an unchanged log says that it is unchanged
 	patience  = 3 * time.Second
+	handing   = time.Second // less than a leader's time: who does not answer holds nobody up
+	comparing = 30 * time.Second
+	anchorLag = 5 * time.Second // how long an anchor may be without the newest checkpoint
 	batch     = 2000
 )
 
@@ -39,10 +42,15 @@ type Key interface {
 
 // Anchor keeps signed checkpoints where the database's owner cannot change them.
 type Anchor interface {
-	// Anchor keeps a checkpoint. It has kept it when it returns no error.
+	// Anchor keeps a checkpoint. It has kept it when it returns no error, and
+	// may say ErrDiffers when it knows something else.
 	Anchor(ctx context.Context, signed []byte) error
-	// Newest is the last checkpoint that it kept; nil when it has none.
-	Newest(ctx context.Context) ([]byte, error)
+	// Newest is the last checkpoint that it kept; nil when it has none. It is
+	// shown the database's newest: a witness tells nothing but whether that goes
+	// on from what it saw, and else says ErrDiffers.
+	Newest(ctx context.Context, shown []byte) ([]byte, error)
+	// Name is for the log of this process.
+	Name() string
 }
 
 // Config configures a sequencer.
@@ -57,18 +65,34 @@ type Config struct {
 // Sequencer is one replica's. Run it once.
 type Sequencer struct {
 	Config
+	store  Store
 	tree   *audit.Tree      // nil until it is known
+	within int64            // the incarnation in which it was compared
 	signed audit.Checkpoint // the newest
 	owed   []byte           // the newest, signed
-	owing  []Anchor         // that do not have it yet
+	posts  []*post
 	broken atomic.Pointer[failure]
+	late   atomic.Pointer[failure]
+}
+
+// post is where checkpoints are handed on to.
+type post struct {
+	Anchor
+	since time.Time // that it owes the newest checkpoint; zero when it has it
+	err   error     // of the last attempt
 }
 
 // New returns a sequencer.
-func New(c Config) *Sequencer { return &Sequencer{Config: c} }
+func New(c Config) *Sequencer {
+	s := &Sequencer{Config: c, store: Store{c.Pool, c.Key}}
+	for _, a := range c.Anchors {
+		s.posts = append(s.posts, &post{Anchor: a})
+	}
+	return s
+}
 
 // ErrDiffers says that the database holds another log than the one that was signed.
-var ErrDiffers = errors.New("the audit log in the database is not the one that was signed")
+var ErrDiffers = audit.ErrDiffers
 
 // failure is why the log does not go on, and since when.
 type failure struct {
@@ -80,11 +104,13 @@ type failure struct {
 // another one leads, or it could not for a moment only. Another log than the
 // signed one is told at once.
 func (s *Sequencer) Health() error {
-	f := s.broken.Load()
-	if f == nil || !errors.Is(f.error, ErrDiffers) && time.Since(f.since) < patience {
-		return nil
+	if f := s.broken.Load(); f != nil && (errors.Is(f.error, ErrDiffers) || time.Since(f.since) >= patience) {
+		return f.error
 	}
-	return f.error
+	if f := s.late.Load(); f != nil && time.Since(f.since) >= anchorLag {
+		return f.error
+	}
+	return nil
 }
 
 // Run numbers and signs until ctx ends.
@@ -128,71 +154,56 @@ func (s *Sequencer) tell(ctx context.Context, err error) {
 
 // Round numbers what waits, and signs when it is time to. more tells that more may wait.
 func (s *Sequencer) Round(ctx context.Context) (more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	w, leading, err := s.lead(ctx)
-	if err != nil {
+	w, leading, err := s.waiting(ctx)
+	if err != nil || !leading {
 		return false, err
 	}
-	if !leading { // another one goes on, and its checkpoints are newer
-		s.tree, s.owing = nil, nil
-		return false, nil
-	}
-	if s.tree == nil || s.tree.Size() != w.size {
-		if err := s.load(ctx, w.size); err != nil {
+	if s.tree == nil || s.tree.Size() != w.size || s.within != w.incarnation {
+		if err := s.load(ctx, w); err != nil {
+			return false, s.unlessOvertaken(ctx, w, err)
+		}
+		// It may have taken long: a checkpoint is of the moment in which it is made.
+		if w, leading, err = s.waiting(ctx); err != nil || !leading {
 			return false, err
 		}
-	}
-	if len(w.ids) > 0 {
-		grown := s.tree.Clone()
-		grown.Append(w.digests...)
-		if err := s.append(ctx, w); err != nil {
-			return false, err
+		if s.tree.Size() != w.size {
+			return true, nil
 		}
-		s.tree = grown
 	}
-	if err := s.sign(ctx, w); err != nil {
+	if err := s.goOn(ctx, w); err != nil {
 		return false, err
 	}
 	return len(w.ids) == batch, s.anchor(ctx)
 }
 
-// load reads the tree anew: from the newest checkpoint, which must be signed,
-// over the records that came after it. No anchor may know more than that.
-func (s *Sequencer) load(ctx context.Context, size int64) error {
-	last, tree, err := s.last(ctx)
-	if err != nil {
-		return err
-	}
-	if last.Size > size || s.signed.Size > size {
-		return fmt.Errorf("%w: it has %d records and %d were signed", ErrDiffers, size, max(last.Size, s.signed.Size))
-	}
-	if err := s.grow(ctx, tree, size); err != nil {
-		return err
-	}
-	for i, a := range s.Anchors {
-		if err := s.compare(ctx, a, size, last); err != nil {
-			return fmt.Errorf("anchor %d: %w", i+1, err)
+// waiting leads, when nobody else does.
+func (s *Sequencer) waiting(ctx context.Context) (w waiting, leading bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	w, leading, err = s.lead(ctx)
+	if err == nil && !leading { // another one goes on, and its checkpoints are newer
+		s.tree = nil
+		s.late.Store(nil)
+		for _, p := range s.posts {
+			p.since, p.err = time.Time{}, nil
 		}
 	}
-	s.tree, s.signed = tree, last
-	return nil
+	return w, leading, err
 }
 
-// compare holds what an anchor has last kept against the database's newest checkpoint.
-func (s *Sequencer) compare(ctx context.Context, a Anchor, size int64, last audit.Checkpoint) error {
-	text, err := a.Newest(ctx)
-	if err != nil || text == nil {
-		return err
+// goOn numbers what waited, and signs.
+func (s *Sequencer) goOn(ctx context.Context, w waiting) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if len(w.ids) > 0 {
+		grown := s.tree.Clone()
+		grown.Append(w.digests...)
+		if err := s.append(ctx, w); err != nil {
+			return err
+		}
+		s.tree = grown
 	}
-	kept, err := audit.OpenCheckpoint(text, s.Key.Verifier())
-	if err != nil {
-		return err
-	}
-	if kept.Size > size || kept.Size == last.Size && kept.Root != last.Root {
-		return fmt.Errorf("%w: %d records were anchored at %s", ErrDiffers, kept.Size, kept.At.Format(time.RFC3339))
-	}
-	return nil
+	return s.sign(ctx, w)
 }
 
 // sign signs the log as it is, a second after the last time if it grew, and else
@@ -202,7 +213,7 @@ func (s *Sequencer) sign(ctx context.Context, w waiting) error {
 	if s.tree.Size() == 0 || age < signEvery || s.tree.Size() == s.signed.Size && age < refresh {
 		return nil
 	}
-	c := audit.Checkpoint{Origin: s.Key.Name(), Size: s.tree.Size(), Root: s.tree.Root(), At: w.at, Incarnation: w.incarnation, Epoch: w.epoch}
+	c := s.checkpoint(w)
 	signature, err := s.Key.Sign([]byte(c.Text()))
 	if err != nil {
 		return err
@@ -210,19 +221,48 @@ func (s *Sequencer) sign(ctx context.Context, w waiting) error {
 	if err := s.keep(ctx, c, signature); err != nil {
 		return err
 	}
-	s.signed, s.owed, s.owing = c, c.Signed(s.Key.KeyHash(), signature), slices.Clone(s.Anchors)
+	s.signed, s.owed = c, c.Signed(s.Key.KeyHash(), signature)
+	for _, p := range s.posts {
+		if p.since.IsZero() {
+			p.since = time.Now()
+		}
+	}
 	return nil
 }
 
-// anchor hands the newest checkpoint on, again and again until every anchor has it.
+func (s *Sequencer) checkpoint(w waiting) audit.Checkpoint {
+	return audit.Checkpoint{Origin: s.Key.Name(), Size: s.tree.Size(), Root: s.tree.Root(), At: w.at, Incarnation: w.incarnation, Epoch: w.epoch, Resumed: w.resumed}
+}
+
+// anchor hands the newest checkpoint on, side by side and again and again until
+// every anchor has it. The log goes on without one, and closes admission.
 func (s *Sequencer) anchor(ctx context.Context) error {
-	var failed []error
-	s.owing = slices.DeleteFunc(s.owing, func(a Anchor) bool {
-		err := a.Anchor(ctx, s.owed)
-		if err != nil {
-			failed = append(failed, fmt.Errorf("an anchor: %w", err))
+	ctx, cancel := context.WithTimeout(ctx, handing)
+	defer cancel()
+	var all sync.WaitGroup
+	before := make([]error, len(s.posts))
+	for i, p := range s.posts {
+		if before[i] = p.err; !p.since.IsZero() {
+			all.Go(func() { p.err = p.Anchor.Anchor(ctx, s.owed) })
 		}
-		return err == nil
-	})
-	return errors.Join(failed...)
+	}
+	all.Wait()
+	var late *failure
+	for i, p := range s.posts {
+		if p.err == nil {
+			p.since = time.Time{}
+			continue
+		}
+		if before[i] == nil || before[i].Error() != p.err.Error() {
+			s.Log.LogAttrs(ctx, slog.LevelError, "an anchor does not keep the audit log's checkpoint", slog.String("anchor", p.Name()), slog.String("error", p.err.Error()))
+		}
+		if errors.Is(p.err, ErrDiffers) { // or another replica has been there: what the database holds now is compared
+			s.tree = nil
+		}
+		if late == nil || p.since.Before(late.since) {
+			late = &failure{fmt.Errorf("%s: %w", p.Name(), p.err), p.since}
+		}
+	}
+	s.late.Store(late)
+	return nil
 }
