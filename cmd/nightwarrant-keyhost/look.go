@@ -39,36 +39,41 @@ func digestOf(path string) (out keyhost.Digest, err error) {
 	return out, nil
 }
 
-// sight is an observation with the handles of what was seen, in its order.
+// sight is an observation in the making, in a session that is nobody else's
+// meanwhile, with the handle of each object that was seen.
 type sight struct {
 	keyhost.Observation
 	handles []pkcs11.ObjectHandle
+	token   *token
+	session pkcs11.SessionHandle
+	err     error // the first that says that nothing is known any more
 }
 
-// look asks the library and the token anew, in a session that is nobody else's meanwhile.
-func (t *token) look(s pkcs11.SessionHandle, pairs []Pair) (out sight, err error) {
+// look asks the library and the token anew.
+func (t *token) look(s pkcs11.SessionHandle, pairs []Pair) (*sight, error) {
+	out := &sight{token: t, session: s}
 	out.At = time.Now().UTC()
+	var err error
 	if out.Library, err = t.libraryNow(); err != nil {
-		return out, err
+		return nil, err
 	}
 	info, err := t.ctx.GetTokenInfo(t.slot)
 	if err != nil {
-		return out, ckr(err, "the token has gone")
+		return nil, ckr(err, "the token has gone")
 	}
 	out.Token = keyhost.Token{Manufacturer: padded(info.ManufacturerID), Model: padded(info.Model), Serial: padded(info.SerialNumber), Label: padded(info.Label),
 		HardwareVersion: version(info.HardwareVersion), FirmwareVersion: version(info.FirmwareVersion), Flags: uint64(info.Flags)}
 	if out.Token.Serial != t.serial {
-		return out, refuse(keyhost.TokenIdentityMismatch, "another token is in the place of %s", t.serial)
+		return nil, refuse(keyhost.TokenIdentityMismatch, "another token is in the place of %s", t.serial)
 	}
 	for _, p := range pairs {
-		if err := t.under(s, &out, p.Signing, keyhost.PairSigning); err != nil {
-			return out, err
-		}
-		if err := t.under(s, &out, p.Nonce, keyhost.PairNonce); err != nil {
-			return out, err
-		}
+		out.under(p.Signing, keyhost.PairSigning)
+		out.under(p.Nonce, keyhost.PairNonce)
 	}
-	return out, nil
+	if out.err == nil {
+		out.err = out.Check()
+	}
+	return out, out.err
 }
 
 func (t *token) libraryNow() (keyhost.Library, error) {
@@ -88,83 +93,79 @@ func (t *token) libraryNow() (keyhost.Library, error) {
 }
 
 // under adds the key objects of a CKA_ID, and those that share a label with one of them.
-func (t *token) under(s pkcs11.SessionHandle, out *sight, id, purpose string) error {
+func (l *sight) under(id, purpose string) {
 	raw, _ := hex.DecodeString(id) // Check has read it
-	found, err := t.search(s, pkcs11.NewAttribute(pkcs11.CKA_ID, raw))
-	if err != nil {
-		return err
+	found := l.search(pkcs11.NewAttribute(pkcs11.CKA_ID, raw))
+	for _, h := range found {
+		if label := l.value(h, pkcs11.CKA_LABEL); len(label) > 0 {
+			found = append(found, l.search(pkcs11.NewAttribute(pkcs11.CKA_LABEL, label))...)
+		}
 	}
 	for _, h := range found {
-		label := t.value(s, h, pkcs11.CKA_LABEL)
-		if len(label) == 0 {
+		if slices.Contains(l.handles, h) {
 			continue
 		}
-		namesakes, err := t.search(s, pkcs11.NewAttribute(pkcs11.CKA_LABEL, label))
-		if err != nil {
-			return err
-		}
-		for _, n := range namesakes {
-			if !slices.Contains(found, n) {
-				found = append(found, n)
-			}
+		if o, ok := l.object(h, purpose); ok {
+			l.Keys, l.handles = append(l.Keys, o), append(l.handles, h)
 		}
 	}
-	for _, h := range found {
-		if o, ok := t.object(s, h, purpose); ok && !slices.Contains(out.handles, h) {
-			out.Keys, out.handles = append(out.Keys, o), append(out.handles, h)
-		}
-	}
-	return nil
 }
 
-func (t *token) search(s pkcs11.SessionHandle, template ...*pkcs11.Attribute) ([]pkcs11.ObjectHandle, error) {
-	if err := t.ctx.FindObjectsInit(s, template); err != nil {
-		return nil, ckr(err, "objects cannot be looked for")
+func (l *sight) search(what *pkcs11.Attribute) []pkcs11.ObjectHandle {
+	if l.err != nil {
+		return nil
 	}
-	found, _, err := t.ctx.FindObjects(s, keyhost.MaxObjects+1)
-	if err := errors.Join(err, t.ctx.FindObjectsFinal(s)); err != nil {
-		return nil, ckr(err, "objects cannot be looked for")
+	err := l.token.ctx.FindObjectsInit(l.session, []*pkcs11.Attribute{what})
+	if err != nil {
+		l.err = ckr(err, "objects cannot be looked for")
+		return nil
 	}
-	if len(found) > keyhost.MaxObjects {
-		return nil, refuse(keyhost.KeyAmbiguous, "more than %d objects have one name", keyhost.MaxObjects)
+	found, _, err := l.token.ctx.FindObjects(l.session, keyhost.MaxObjects+1)
+	if err := errors.Join(err, l.token.ctx.FindObjectsFinal(l.session)); err != nil {
+		l.err = ckr(err, "objects cannot be looked for")
+	} else if len(found) > keyhost.MaxObjects {
+		l.err = refuse(keyhost.KeyAmbiguous, "more than %d objects have one name", keyhost.MaxObjects)
 	}
-	return found, nil
+	return found
 }
 
 // object is what the token says of one, when it is a key.
-func (t *token) object(s pkcs11.SessionHandle, h pkcs11.ObjectHandle, purpose string) (o keyhost.Object, isKey bool) {
-	o = keyhost.Object{Purpose: purpose, ID: t.value(s, h, pkcs11.CKA_ID), Label: padded(string(t.value(s, h, pkcs11.CKA_LABEL))),
-		Mechanisms: []string{}, Attributes: t.attributes(s, h)}
-	switch class := native(t.value(s, h, pkcs11.CKA_CLASS)); class {
+func (l *sight) object(h pkcs11.ObjectHandle, purpose string) (o keyhost.Object, isKey bool) {
+	o = keyhost.Object{Purpose: purpose, ID: l.value(h, pkcs11.CKA_ID), Label: padded(string(l.value(h, pkcs11.CKA_LABEL))),
+		Mechanisms: []string{}, Attributes: l.attributes(h)}
+	switch native(l.value(h, pkcs11.CKA_CLASS)) {
 	case pkcs11.CKO_PRIVATE_KEY:
-		o.Class, o.ECParams, o.Mechanisms = keyhost.ClassPrivate, t.value(s, h, pkcs11.CKA_EC_PARAMS), t.signs(pkcs11.CKM_ECDSA)
+		o.Class, o.ECParams, o.Mechanisms = keyhost.ClassPrivate, l.value(h, pkcs11.CKA_EC_PARAMS), l.signs(pkcs11.CKM_ECDSA)
 	case pkcs11.CKO_SECRET_KEY:
-		o.Class, o.Mechanisms = keyhost.ClassSecret, t.signs(pkcs11.CKM_SHA256_HMAC)
+		o.Class, o.Mechanisms = keyhost.ClassSecret, l.signs(pkcs11.CKM_SHA256_HMAC)
 	case pkcs11.CKO_PUBLIC_KEY:
-		o.Class, o.ECParams, o.Point = keyhost.ClassPublic, t.value(s, h, pkcs11.CKA_EC_PARAMS), unwrapped(t.value(s, h, pkcs11.CKA_EC_POINT))
+		o.Class, o.ECParams, o.Point = keyhost.ClassPublic, l.value(h, pkcs11.CKA_EC_PARAMS), unwrapped(l.value(h, pkcs11.CKA_EC_POINT))
 	default:
 		return o, false
 	}
-	o.ValueReadable = o.Class != keyhost.ClassPublic && len(t.value(s, h, pkcs11.CKA_VALUE)) > 0
+	o.ValueReadable = o.Class != keyhost.ClassPublic && len(l.value(h, pkcs11.CKA_VALUE)) > 0
 	return o, true
 }
 
 // signs is the mechanism when the token signs by it.
-func (t *token) signs(mechanism uint) []string {
-	info, err := t.ctx.GetMechanismInfo(t.slot, []*pkcs11.Mechanism{pkcs11.NewMechanism(mechanism, nil)})
+func (l *sight) signs(mechanism uint) []string {
+	info, err := l.token.ctx.GetMechanismInfo(l.token.slot, []*pkcs11.Mechanism{pkcs11.NewMechanism(mechanism, nil)})
 	if err != nil || info.Flags&pkcs11.CKF_SIGN == 0 {
 		return []string{}
 	}
 	return []string{fmt.Sprintf("0x%x", mechanism)}
 }
 
+// unsupported says of an attribute that the token has it not.
+const unsupported = "unsupported"
+
 // attributes are what the token says of an object's past.
-func (t *token) attributes(s pkcs11.SessionHandle, h pkcs11.ObjectHandle) map[string]string {
-	out := map[string]string{"KEY_GEN_MECHANISM": mechanism(t.value(s, h, pkcs11.CKA_KEY_GEN_MECHANISM))}
+func (l *sight) attributes(h pkcs11.ObjectHandle) map[string]string {
+	out := map[string]string{"KEY_GEN_MECHANISM": mechanism(l.value(h, pkcs11.CKA_KEY_GEN_MECHANISM))}
 	for name, kind := range map[string]uint{"LOCAL": pkcs11.CKA_LOCAL, "ALWAYS_SENSITIVE": pkcs11.CKA_ALWAYS_SENSITIVE, "NEVER_EXTRACTABLE": pkcs11.CKA_NEVER_EXTRACTABLE,
 		"EXTRACTABLE": pkcs11.CKA_EXTRACTABLE, "SENSITIVE": pkcs11.CKA_SENSITIVE, "MODIFIABLE": pkcs11.CKA_MODIFIABLE, "COPYABLE": pkcs11.CKA_COPYABLE,
 		"WRAP_WITH_TRUSTED": pkcs11.CKA_WRAP_WITH_TRUSTED} {
-		switch v := t.value(s, h, kind); {
+		switch v := l.value(h, kind); {
 		case len(v) != 1:
 			out[name] = unsupported
 		case v[0] != 0:
@@ -176,12 +177,20 @@ func (t *token) attributes(s pkcs11.SessionHandle, h pkcs11.ObjectHandle) map[st
 	return out
 }
 
-// unsupported says of an attribute that the token has it not.
-const unsupported = "unsupported"
+// gone are the errors after which nothing that a library says is about this token (keys.md §5.4); any other means
+// that it has no such attribute.
+var gone = []uint{pkcs11.CKR_OBJECT_HANDLE_INVALID, pkcs11.CKR_SESSION_HANDLE_INVALID, pkcs11.CKR_SESSION_CLOSED, pkcs11.CKR_DEVICE_ERROR, pkcs11.CKR_DEVICE_REMOVED,
+	pkcs11.CKR_TOKEN_NOT_PRESENT, pkcs11.CKR_USER_NOT_LOGGED_IN, pkcs11.CKR_CRYPTOKI_NOT_INITIALIZED, pkcs11.CKR_GENERAL_ERROR}
 
 // value is one attribute, or nothing where the token gives none.
-func (t *token) value(s pkcs11.SessionHandle, h pkcs11.ObjectHandle, kind uint) []byte {
-	a, err := t.ctx.GetAttributeValue(s, h, []*pkcs11.Attribute{pkcs11.NewAttribute(kind, nil)})
+func (l *sight) value(h pkcs11.ObjectHandle, kind uint) []byte {
+	if l.err != nil {
+		return nil
+	}
+	a, err := l.token.ctx.GetAttributeValue(l.session, h, []*pkcs11.Attribute{pkcs11.NewAttribute(kind, nil)})
+	if e, ok := errors.AsType[pkcs11.Error](err); ok && slices.Contains(gone, uint(e)) {
+		l.err = ckr(err, "the token does not show its keys")
+	}
 	if err != nil || len(a) != 1 {
 		return nil
 	}
@@ -248,6 +257,9 @@ func (l *sight) bind(pairs []Pair) (*served, error) {
 			return nil, err
 		}
 		k := l.Keys[i]
+		if slices.ContainsFunc(out.descriptor.Pairs, func(p keyhost.Pair) bool { return bytes.Equal(p.PublicKey, k.Point) }) {
+			return nil, refuse(keyhost.KeyAmbiguous, "two pairs have one public key")
+		}
 		if _, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), k.Point); err != nil || !bytes.Equal(k.ECParams, oidP256) {
 			return nil, refuse(keyhost.KeyCurveInvalid, "the public key is not a point of the named curve P-256")
 		}
@@ -273,13 +285,35 @@ func (l *sight) one(what, class, id string) (at int, err error) {
 
 // Observe implements keyhost.Keys.
 func (t *token) Observe(ctx context.Context) (keyhost.Observation, error) {
-	var seen sight
-	pairs := t.served.Load().pairs
-	if _, err := t.do(ctx, func(s pkcs11.SessionHandle) (_ []byte, err error) {
-		seen, err = t.look(s, pairs)
-		return nil, err
-	}); err != nil {
+	l, err := t.lookAt(ctx, t.served.Load().pairs)
+	if err != nil {
 		return keyhost.Observation{}, err
 	}
-	return seen.Observation, nil
+	return l.Observation, nil
+}
+
+// lookAt has some session look.
+func (t *token) lookAt(ctx context.Context, pairs []Pair) (*sight, error) {
+	var out *sight
+	_, err := t.do(ctx, func(s pkcs11.SessionHandle) (_ []byte, err error) {
+		out, err = t.look(s, pairs)
+		return nil, err
+	})
+	if err != nil {
+		return nil, err // a look that is late may still be at it
+	}
+	return out, nil
+}
+
+// serve has the token serve other pairs from now on, when they are as they must be.
+func (t *token) serve(ctx context.Context, pairs []Pair) error {
+	l, err := t.lookAt(ctx, pairs)
+	if err != nil {
+		return err
+	}
+	keys, err := l.bind(pairs)
+	if err == nil {
+		t.served.Store(keys)
+	}
+	return err
 }

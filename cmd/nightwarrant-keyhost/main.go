@@ -15,6 +15,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -124,7 +126,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stderr, "nightwarrant-keyhost:", err)
 		return exitMisconfigured
 	}
-	err := serve(ctx, c, slog.New(slog.NewJSONHandler(stderr, nil)))
+	err := serve(ctx, args[1], c, slog.New(slog.NewJSONHandler(stderr, nil)))
 	if err == nil {
 		return exitOK
 	}
@@ -135,25 +137,85 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 	return exitMisconfigured // a wrong PIN, above all, is not tried again
 }
 
-// serve verifies the token, and only then listens.
-func serve(ctx context.Context, c *Config, log *slog.Logger) error {
-	t, err := open(c)
+// How long a token may take to be opened. A library whose call does not come back cannot be told to stop.
+const opening = 30 * time.Second
+
+// serve verifies the token and its keys, and only then listens.
+func serve(ctx context.Context, file string, c *Config, log *slog.Logger) error {
+	var t *token
+	err := inTime(opening, func() (err error) {
+		t, err = open(c)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	l, err := listen(c.Socket)
-	if err != nil {
-		t.close()
-		return err
-	}
-	log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("socket", c.Socket), slog.String("token", c.Serial), slog.Int("pairs", len(c.Keys)))
 	s := &keyhost.Server{Keys: t, UIDs: c.uids, Log: log,
 		Purposes: []string{keyhost.PurposeCapability, keyhost.PurposeReadiness, keyhost.PurposeReceipt, keyhost.PurposeChallenge}}
-	if err := s.Serve(ctx, l); err != nil {
+	ctx, stop := context.WithCancel(ctx)
+	var reloading sync.WaitGroup
+	reloading.Go(func() { reload(ctx, file, c, t, s) })
+	err = s.Serve(ctx, func() (*net.UnixListener, error) {
+		l, err := listen(c.Socket)
+		if err == nil {
+			log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("socket", c.Socket), slog.String("token", c.Serial), slog.Int("pairs", len(c.Keys)))
+		}
+		return l, err
+	})
+	stop()
+	if err != nil {
 		return err // the library may be stuck in a call: nothing waits for it
 	}
-	t.close()
-	return nil
+	return inTime(overrun, func() error {
+		reloading.Wait()
+		t.close()
+		return nil
+	})
+}
+
+// inTime ends the wait for a library, not the library.
+func inTime(most time.Duration, do func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(most):
+		return refuse(keyhost.KeyChallengeTimeout, "the token does not answer")
+	}
+}
+
+// reload reads the file again at each SIGHUP and serves the keys that it lists then, once they are found to be as
+// they must be and have signed. Anything else of the file needs a new start.
+func reload(ctx context.Context, file string, c *Config, t *token, s *keyhost.Server) {
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, syscall.SIGHUP)
+	defer signal.Stop(again)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-again:
+		}
+		before := t.served.Load()
+		next := &Config{}
+		err := config.Load(file, next, os.Getenv)
+		if err == nil && (next.Module != c.Module || next.Serial != c.Serial || next.Socket != c.Socket || !slices.Equal(next.uids, c.uids)) {
+			err = config.Wrong("keys", "are all that a running key host reads anew: start it again")
+		}
+		if err == nil {
+			err = t.serve(ctx, next.Keys)
+		}
+		if err == nil {
+			err = s.Challenge(ctx)
+		}
+		if err != nil {
+			t.served.Store(before)
+			s.Log.LogAttrs(ctx, slog.LevelError, "the keys are those of before", slog.String("why", err.Error()))
+			continue
+		}
+		s.Log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("token", c.Serial), slog.Int("pairs", len(next.Keys)))
+	}
 }
 
 // listen takes the place of a socket that nobody answers any more.

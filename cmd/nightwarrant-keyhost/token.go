@@ -120,6 +120,9 @@ func (t *token) login(c *Config) (pkcs11.SessionHandle, error) {
 	if err != nil && !errors.Is(err, pkcs11.Error(pkcs11.CKR_USER_ALREADY_LOGGED_IN)) {
 		return 0, refuse(keyhost.TokenLoginRefused, "the token refuses the PIN (%s); it was tried once", name(err))
 	}
+	if info, err := t.ctx.GetSessionInfo(session); err != nil || info.State != pkcs11.CKS_RO_USER_FUNCTIONS {
+		return 0, refuse(keyhost.TokenLoginRefused, "the token has not logged in, and does not say why")
+	}
 	return session, nil
 }
 

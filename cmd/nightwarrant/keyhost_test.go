@@ -61,17 +61,18 @@ func (h *hardware) MAC(_ context.Context, _ string, message []byte) (out [32]byt
 func (h *hardware) serve(t testing.TB) (socket string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
-	require.NoError(t, err)
 	s := &keyhost.Server{Keys: h, UIDs: []int{os.Getuid()}, Log: slog.New(slog.DiscardHandler),
 		Purposes: []string{keyhost.PurposeCapability, keyhost.PurposeReadiness, keyhost.PurposeReceipt, keyhost.PurposeChallenge}}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx, l) }()
+	go func() { done <- s.Serve(ctx, func() (*net.UnixListener, error) { return net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"}) }) }()
 	t.Cleanup(func() {
 		cancel()
 		assert.NoError(t, <-done)
 	})
+	c := keyhost.NewClient(socket, os.Getuid())
+	require.Eventually(t, func() bool { return c.Health(t.Context()) == nil }, testWithin, time.Millisecond)
+	require.NoError(t, c.Close())
 	return socket
 }
 

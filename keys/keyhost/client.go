@@ -10,24 +10,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Client asks the helper. It keeps some connections, and is safe for concurrent use.
+// Client asks the helper. It is safe for concurrent use: some questions are put
+// at once, and the others wait for those.
 type Client struct {
 	path    string
 	timeout time.Duration
 	uid     int
+	places  chan struct{}
 	idle    chan net.Conn
 }
 
 // Bounds of a client.
 const (
-	maxIdle        = 16
+	maxAtOnce      = 32
 	defaultTimeout = 2 * time.Second
 )
 
 // NewClient returns the client of a helper's socket. The process behind it must
 // be of the user uid; nobody is asked before the first question.
 func NewClient(path string, uid int) *Client {
-	return &Client{path: path, timeout: defaultTimeout, uid: uid, idle: make(chan net.Conn, maxIdle)}
+	return &Client{path: path, timeout: defaultTimeout, uid: uid, places: make(chan struct{}, maxAtOnce), idle: make(chan net.Conn, maxAtOnce)}
 }
 
 // Describe returns the keys that the host serves.
@@ -82,29 +84,43 @@ func (c *Client) Close() error {
 	}
 }
 
-// ask puts one question. A kept connection may be of a helper that has gone:
+// ask puts one question. A connection may be of a helper that is going away:
 // then a new one is asked once more, since every question may be put twice.
-func (c *Client) ask(ctx context.Context, q question) (answer, error) {
+func (c *Client) ask(ctx context.Context, q question) (a answer, err error) {
 	deadline := time.Now().Add(c.timeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
 	select {
-	case conn := <-c.idle:
-		if a, err := c.on(conn, deadline, q); err == nil || isRefusal(err) {
+	case c.places <- struct{}{}:
+		defer func() { <-c.places }()
+	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
+		return answer{}, &Error{KeyBusy, "every connection to the key host is in use"}
+	}
+	for _, connect := range []func(context.Context) (net.Conn, error){c.kept, c.dial} {
+		var conn net.Conn
+		if conn, err = connect(ctx); err != nil {
+			break
+		}
+		if a, err = c.on(conn, deadline, q); err == nil || isRefusal(err) {
 			return a, err
 		}
+	}
+	return answer{}, &Error{TokenUnavailable, fmt.Sprintf("the key host does not answer: %v", err)}
+}
+
+// kept is a connection that was used before, or a new one.
+func (c *Client) kept(ctx context.Context) (net.Conn, error) {
+	select {
+	case conn := <-c.idle:
+		return conn, nil
 	default:
+		return c.dial(ctx)
 	}
-	conn, err := c.dial(ctx, deadline)
-	if err != nil {
-		return answer{}, &Error{TokenUnavailable, fmt.Sprintf("the key host does not answer: %v", err)}
-	}
-	a, err := c.on(conn, deadline, q)
-	if err != nil && !isRefusal(err) {
-		err = &Error{TokenUnavailable, fmt.Sprintf("the key host does not answer: %v", err)}
-	}
-	return a, err
 }
 
 func isRefusal(err error) bool {
@@ -122,20 +138,15 @@ func (c *Client) on(conn net.Conn, deadline time.Time, q question) (a answer, er
 	if err != nil {
 		return answer{}, errors.Join(err, conn.Close())
 	}
-	select {
-	case c.idle <- conn:
-	default:
-		_ = conn.Close() // there are enough
-	}
+	c.idle <- conn // there are as many places
 	if a.Code != "" {
 		return answer{}, &Error{a.Code, a.Why}
 	}
 	return a, nil
 }
 
-func (c *Client) dial(ctx context.Context, deadline time.Time) (net.Conn, error) {
-	d := net.Dialer{Deadline: deadline}
-	conn, err := d.DialContext(ctx, "unix", c.path)
+func (c *Client) dial(ctx context.Context) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", c.path)
 	if err != nil {
 		return nil, err
 	}

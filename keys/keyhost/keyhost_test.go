@@ -32,6 +32,7 @@ type token struct {
 	lies    atomic.Bool           // signs with another key
 	fails   atomic.Pointer[error] // instead of signing
 	shows   atomic.Pointer[keyhost.Observation]
+	late    chan struct{} // until it is closed the token does not answer, and then says so
 	stuck   chan struct{} // until it is closed, when it is there
 }
 
@@ -54,6 +55,10 @@ func (k *token) Observe(context.Context) (keyhost.Observation, error) {
 func (k *token) SignDigest(ctx context.Context, _ string, digest [32]byte) (out [64]byte, err error) {
 	if e := k.fails.Load(); e != nil {
 		return out, *e
+	}
+	if k.late != nil {
+		<-k.late
+		return out, &keyhost.Error{Code: keyhost.KeyChallengeTimeout}
 	}
 	if k.stuck != nil {
 		select {
@@ -87,13 +92,13 @@ type host struct {
 func serve(t testing.TB, k keyhost.Keys) host {
 	t.Helper()
 	h := host{filepath.Join(t.TempDir(), "s"), make(chan error, 1)}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: h.path, Net: "unix"})
-	require.NoError(t, err)
 	s := &keyhost.Server{Keys: k, UIDs: []int{os.Getuid()}, Purposes: []string{keyhost.PurposeCapability}, Log: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
-		h.end <- s.Serve(ctx, l)
+		h.end <- s.Serve(ctx, func() (*net.UnixListener, error) {
+			return net.ListenUnix("unix", &net.UnixAddr{Name: h.path, Net: "unix"})
+		})
 		close(done)
 	}()
 	t.Cleanup(func() {
@@ -107,6 +112,10 @@ func (h host) client(t testing.TB) *keyhost.Client {
 	t.Helper()
 	c := keyhost.NewClient(h.path, os.Getuid())
 	t.Cleanup(func() { assert.NoError(t, c.Close()) })
+	require.Eventually(t, func() bool {
+		_, err := c.Describe(t.Context())
+		return err == nil
+	}, 30*time.Second, time.Millisecond)
 	return c
 }
 
@@ -183,6 +192,30 @@ func TestAClientWaitsNoLongerThanItSays(t *testing.T) {
 	_, err := c.SignDigest(ctx, "01", keyhost.PurposeCapability, digest)
 	require.Error(t, err)
 	assert.Less(t, time.Since(began), 5*time.Second)
+}
+
+// A host that runs late into a call that does not come back ends, though the client that asked has gone long ago.
+func TestATokenThatIsTooLateEndsTheHost(t *testing.T) {
+	t.Parallel()
+	k := newToken(t)
+	h := serve(t, k)
+	c := h.client(t)
+	k.late = make(chan struct{})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := c.SignDigest(ctx, "01", keyhost.PurposeCapability, digest)
+	assert.Equal(t, keyhost.TokenUnavailable, codeOf(t, err))
+	require.NoError(t, c.Close())
+	close(k.late)
+	assert.Equal(t, keyhost.KeyChallengeTimeout, codeOf(t, <-h.end))
+}
+
+func TestAKeyThatIsNotServed(t *testing.T) {
+	t.Parallel()
+	c := serve(t, newToken(t)).client(t)
+	_, err := c.SignDigest(t.Context(), "02", keyhost.PurposeCapability, digest)
+	assert.Equal(t, keyhost.KeyUnknown, codeOf(t, err))
+	require.NoError(t, c.Health(t.Context()))
 }
 
 func TestJunkIsNotAnswered(t *testing.T) {

@@ -98,11 +98,11 @@ func ParseObservation(text []byte) (Observation, error) {
 	if len(text) > maxMessage || decode(text, &o) != nil {
 		return Observation{}, errMessage
 	}
-	return o, o.check()
+	return o, o.Check()
 }
 
-// check bounds what a library says, and refuses what no log and no page may show.
-func (o *Observation) check() error {
+// Check bounds what a library says, and refuses what no log and no page may show.
+func (o *Observation) Check() error {
 	texts := []string{o.Library.Cryptoki, o.Library.Manufacturer, o.Library.Description, o.Library.Version, o.Library.EntryPoint,
 		o.Token.Manufacturer, o.Token.Model, o.Token.Serial, o.Token.Label, o.Token.HardwareVersion, o.Token.FirmwareVersion}
 	for _, text := range texts {
@@ -160,7 +160,7 @@ func (c *Client) Observe(ctx context.Context) (Observation, error) {
 	if err != nil {
 		return Observation{}, err
 	}
-	return *a.Observation, a.Observation.check()
+	return *a.Observation, a.Observation.Check()
 }
 
 // decode reads JSON in the one spelling that this package gives it: no member is

@@ -46,7 +46,7 @@ func TestWhatNoTokenSaysIsNotShown(t *testing.T) {
 		code   keyhost.Code
 	}{
 		"a control character": {func(o *keyhost.Observation) { o.Token.Label = "one\x1b[2J" }, keyhost.TokenIdentityMismatch},
-		"no UTF-8":            {func(o *keyhost.Observation) { o.Token.Model = "\xff" }, keyhost.TokenIdentityMismatch},
+		"no UTF-8":            {func(o *keyhost.Observation) { o.Token.Model = "\xff" }, keyhost.TokenUnavailable},
 		"a long text":         {func(o *keyhost.Observation) { o.Library.Description = strings.Repeat("x", 65) }, keyhost.TokenIdentityMismatch},
 		"a long name":         {func(o *keyhost.Observation) { o.Library.File = strings.Repeat("x", 256) }, keyhost.TokenIdentityMismatch},
 		"too many objects":    {func(o *keyhost.Observation) { o.Keys = make([]keyhost.Object, keyhost.MaxObjects+1) }, keyhost.KeyAmbiguous},
@@ -59,10 +59,8 @@ func TestWhatNoTokenSaysIsNotShown(t *testing.T) {
 		o := observation()
 		c.change(&o)
 		k.shows.Store(&o)
-		h := serve(t, k)
-		_, err := h.client(t).Observe(t.Context())
+		_, err := serve(t, k).client(t).Observe(t.Context())
 		assert.Equal(t, c.code, codeOf(t, err), name)
-		assert.Equal(t, c.code, codeOf(t, <-h.end), name)
 		if text, err := json.Marshal(o); assert.NoError(t, err) {
 			_, err = keyhost.ParseObservation(text)
 			assert.Error(t, err, name)

@@ -42,11 +42,15 @@ const (
 	idleTime     = 10 * time.Minute
 )
 
-// Serve has every key sign a challenge, and then answers until ctx ends, or until the token is suspect: then it returns
-// that, and the process must end and start anew.
-func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
+// Serve has every key sign a challenge, and only then listens. It answers until ctx ends, or until the token is
+// suspect: then it returns that, and the process must end and start anew.
+func (s *Server) Serve(ctx context.Context, listen func() (*net.UnixListener, error)) error {
 	if err := s.Challenge(ctx); err != nil {
-		return errors.Join(err, l.Close())
+		return err
+	}
+	l, err := listen()
+	if err != nil {
+		return err
 	}
 	ctx, suspect := context.WithCancelCause(ctx)
 	defer suspect(nil)
@@ -76,9 +80,9 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 	}
 }
 
-// converse answers the questions of one connection.
+// converse answers the questions of one connection. What is asked when the end comes is answered still.
 func (s *Server) converse(ctx context.Context, conn *net.UnixConn, suspect context.CancelCauseFunc) {
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
 	defer func() {
 		stop()
 		_ = conn.Close()
@@ -90,7 +94,7 @@ func (s *Server) converse(ctx context.Context, conn *net.UnixConn, suspect conte
 	}
 	for {
 		var q question
-		if conn.SetReadDeadline(time.Now().Add(idleTime)) != nil || receive(conn, &q) != nil {
+		if conn.SetReadDeadline(time.Now().Add(idleTime)) != nil || ctx.Err() != nil || receive(conn, &q) != nil {
 			return
 		}
 		a, err := s.answer(ctx, q)
@@ -108,7 +112,7 @@ func (s *Server) converse(ctx context.Context, conn *net.UnixConn, suspect conte
 }
 
 func (s *Server) answer(ctx context.Context, q question) (a answer, err error) {
-	ctx, cancel := context.WithTimeout(ctx, questionTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), questionTime)
 	defer cancel()
 	switch q.Op {
 	case opDescribe:
@@ -123,7 +127,9 @@ func (s *Server) answer(ctx context.Context, q question) (a answer, err error) {
 	case opHealth:
 		err = s.Challenge(ctx)
 	case opObserve:
-		a.Observation, err = s.observe(ctx)
+		var o Observation
+		o, err = s.Keys.Observe(ctx)
+		a.Observation = &o
 	default:
 		err = &Error{RequestMalformed, "there is no such question"}
 	}
@@ -150,14 +156,6 @@ func (s *Server) sign(ctx context.Context, q question) ([]byte, error) {
 		}
 	}
 	return nil, &Error{KeyUnknown, "no signing key of that name is served"}
-}
-
-func (s *Server) observe(ctx context.Context) (*Observation, error) {
-	o, err := s.Keys.Observe(ctx)
-	if err == nil {
-		err = o.check()
-	}
-	return &o, err
 }
 
 // verified has a digest signed and lets the signature out only when it is one.
