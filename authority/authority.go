@@ -38,7 +38,7 @@ const (
 // Config is what an authority is made of. All but Now and Log are required.
 type Config struct {
 	Pool       *pgxpool.Pool // as nw_authority
-	Keys       *keys.Bundle
+	Bundle     *keys.Bundle  // as it was opened; the database says which generation of it signs
 	Assertions *attestation.Verifier
 	Envelopes  *principal.Envelopes
 	Gate       *readiness.Gate
@@ -54,11 +54,12 @@ type Config struct {
 // safe for concurrent use and keeps nothing that matters in memory.
 type Authority struct {
 	Config
-	registry registry
-	refusals refusals
-	lag      lag
-	quota    *quota
-	members  *members
+	generations generations
+	registry    registry
+	refusals    refusals
+	lag         lag
+	quota       *quota
+	members     *members
 }
 
 // New checks the configuration and that this replica holds the registered keys
@@ -73,24 +74,18 @@ func New(ctx context.Context, c Config) (*Authority, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	registered, found, err := ReadIdentity(ctx, c.Pool)
-	if err != nil {
-		return nil, fmt.Errorf("read the registered key identity: %w", err)
-	}
-	if !found {
-		return nil, &keys.MaterialError{Sentence: "no key bundle is registered for this cluster: run `nightwarrant keys register` once"}
-	}
-	if err := c.Keys.Prove(registered); err != nil {
-		return nil, err
-	}
 	a := &Authority{Config: c, quota: newQuota(c.Now), lag: newLag(), members: newMembers(c.Directory)}
+	if err := a.follow(ctx, c.Bundle); err != nil {
+		return nil, fmt.Errorf("read the registered keys: %w", err)
+	}
 	if err := a.registry.refresh(ctx, c.Pool); err != nil {
 		return nil, fmt.Errorf("read the registry: %w", err)
 	}
 	return a, nil
 }
 
-// Run keeps the registry's copy fresh and flushes counted refusals, until ctx ends.
+// Run keeps the registry's copy fresh, follows the generations of keys and flushes
+// counted refusals, until ctx ends.
 func (a *Authority) Run(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -103,12 +98,15 @@ func (a *Authority) Run(ctx context.Context) {
 		if err := a.registry.refresh(ctx, a.Pool); err != nil && ctx.Err() == nil {
 			a.Log.LogAttrs(ctx, slog.LevelWarn, "the registry cannot be read", slog.Any("error", err))
 		}
+		if err := a.follow(ctx, nil); err != nil && ctx.Err() == nil {
+			a.Log.LogAttrs(ctx, slog.LevelWarn, "the generations of keys cannot be followed", slog.Any("error", err))
+		}
 		a.refusals.flush(ctx, a.Pool)
 	}
 }
 
 // Nonce is a fresh nonce for our own audience; every answer carries one.
-func (a *Authority) Nonce() string { return a.Keys.Nonces().Mint(a.Issuer) }
+func (a *Authority) Nonce() string { return a.Keys().Nonces().Mint(a.Issuer) }
 
 // Call is what every request brings besides its content.
 type Call struct {
@@ -119,11 +117,13 @@ type Call struct {
 
 // spent is a verified proof in the form in which a verb spends it.
 type spent struct {
-	nonceAt time.Time
-	digest  [32]byte
-	key     capability.Thumbprint
-	payer   payer // of its refusal: the key, until more is known of who holds it
-	exempt  bool  // no quota refuses it
+	nonceAt    time.Time
+	digest     [32]byte
+	key        capability.Thumbprint
+	payer      payer // of its refusal: the key, until more is known of who holds it
+	exempt     bool  // no quota refuses it
+	nonce      int64 // generation of the nonce's key
+	capability int64 // generation of the capability that came with it, if any
 }
 
 // prove verifies a proof of possession for this call: everything but whether
@@ -138,7 +138,7 @@ func (a *Authority) check(proof, audience string, e capability.Expect) (spent, e
 	var nonce keys.Nonce
 	e.Now = a.Now()
 	e.Nonce = func(s string) (err error) {
-		nonce, err = a.Keys.Nonces().Open(s, audience)
+		nonce, err = a.Keys().Nonces().Open(s, audience)
 		if err != nil || !nonce.Plausible(e.Now, nonceSlack) {
 			return api.Refuse(api.UseDPoPNonce)
 		}
@@ -148,7 +148,7 @@ func (a *Authority) check(proof, audience string, e capability.Expect) (spent, e
 	if err != nil {
 		return spent{}, ProofRefusal(err)
 	}
-	return spent{nonceAt: nonce.IssuedAt, digest: p.Digest(), key: p.Key, payer: payerOf("key", p.Key[:])}, nil
+	return spent{nonceAt: nonce.IssuedAt, nonce: nonce.Generation, digest: p.Digest(), key: p.Key, payer: payerOf("key", p.Key[:])}, nil
 }
 
 // ProofRefusal gives the leaf's refusals their codes.
@@ -209,5 +209,6 @@ func newID() string {
 // expiry is when something signed now, with a lifetime and a deadline, ends.
 func (a *Authority) expiry(lifetime time.Duration, deadline time.Time) (iat, exp int64) {
 	now := a.Now()
+	lifetime = min(lifetime, a.generations.now.Load().lifetime)
 	return now.Unix(), min(now.Add(lifetime).Unix(), deadline.Unix())
 }

@@ -42,7 +42,7 @@ func (p paging) open(cursor string) (place, error) {
 	if cursor == "" {
 		return top, nil
 	}
-	raw, err := p.a.Keys.Cursors().Open(p.scope, cursor)
+	raw, err := p.a.Keys().Cursors().Open(p.scope, cursor)
 	if err != nil {
 		return place{}, api.Refusef(api.InvalidRequest, "The cursor is not one that a page before has given.")
 	}
@@ -54,7 +54,7 @@ func (p paging) seal(at place) string {
 	var raw [16]byte
 	binary.BigEndian.PutUint64(raw[:8], uint64(at.part))
 	binary.BigEndian.PutUint64(raw[8:], uint64(at.id))
-	return p.a.Keys.Cursors().Seal(p.scope, raw)
+	return p.a.Keys().Cursors().Seal(p.scope, raw)
 }
 
 // row is an item with its place.

@@ -83,12 +83,12 @@ func (a *Authority) effectCapability(h capability.Header, run *capability.RunCla
 	}
 	ref := encode(row.effect)
 	detail := capability.DetailOf(e)
-	token, err := capability.SignEffect(a.Keys.Signer(), capability.EffectClaims{Header: h, Binding: run.Binding, EffectRef: ref, Details: []capability.Detail{detail}})
+	token, err := capability.SignEffect(a.signing(&h), capability.EffectClaims{Header: h, Binding: run.Binding, EffectRef: ref, Details: []capability.Detail{detail}})
 	if err != nil {
 		return api.TokenResponse{}, err
 	}
 	left := row.left.view(row.deadline.Sub(a.Now()).Milliseconds())
-	return a.answer(token, h, api.TokenResponse{Effect: ref, Left: &left, GuardNonce: a.Keys.Nonces().Mint(e.Guard), Details: []api.Detail{{
+	return a.answer(token, h, api.TokenResponse{Effect: ref, Left: &left, GuardNonce: a.Keys().Nonces().Mint(e.Guard), Details: []api.Detail{{
 		Type: detail.Type, Actions: detail.Actions, Locations: detail.Locations, Identifier: detail.Identifier,
 		ParamsSHA256: detail.ParamsSHA256, Amount: detail.Amount, Currency: detail.Currency}}}), nil
 }
@@ -216,7 +216,7 @@ func (a *Authority) Admit(ctx context.Context, c Call, token capability.Token, r
 		return api.Admission{}, err
 	}
 	return api.Admission{Effect: claims.EffectRef, Run: encode(row.run), Lane: encode(row.task), Fence: row.fence, ApplyWithinMS: row.withinMS,
-		Number: row.number, WorkerNonce: a.Keys.Nonces().Mint(uri)}, nil
+		Number: row.number, WorkerNonce: a.Keys().Nonces().Mint(uri)}, nil
 }
 
 // presented verifies what the worker brought to the guard, and that the effect
@@ -225,7 +225,7 @@ func (a *Authority) presented(r api.AdmitRequest, uri string) (e capability.Effe
 	expect := a.expectation()
 	expect.Audience = uri
 	token := capability.Token(r.Capability)
-	claims, err = capability.VerifyEffect(token, a.Keys, expect)
+	claims, err = capability.VerifyEffect(token, a.Keys(), expect)
 	if err != nil {
 		return e, nil, p, api.Refuse(api.WorkerProof)
 	}
@@ -237,6 +237,7 @@ func (a *Authority) presented(r api.AdmitRequest, uri string) (e capability.Effe
 	if err != nil {
 		return e, nil, p, workersFault(err)
 	}
+	p.capability = claims.Generation
 	named, err := claims.Effect()
 	if err != nil {
 		return e, nil, p, api.Refuse(api.WorkerProof)

@@ -84,5 +84,6 @@ func (a *Authority) signDecision(d api.Decision) (string, error) {
 	for i, f := range d.Families {
 		c.Families[i] = capability.DecidedFamily{Family: f.Family, Good: f.Good, Reason: f.Reason, Instances: int64(f.Instances), Required: int64(f.Required), AgeMS: f.AgeMS}
 	}
-	return capability.SignDecision(a.Keys.SignerFor(keyhost.PurposeReadiness), a.Keys.Identity().Generation, c)
+	k := a.Keys()
+	return capability.SignDecision(k.SignerFor(keyhost.PurposeReadiness), k.Identity().Generation, c)
 }

@@ -71,7 +71,7 @@ func (a *Authority) Renew(ctx context.Context, c Call, token capability.Token, r
 // holder verifies a run capability and the proof of its key. ath is the token
 // that the proof must cover: empty at the token endpoint.
 func (a *Authority) holder(c Call, token, ath capability.Token) (*capability.RunClaims, []byte, spent, error) {
-	claims, err := capability.VerifyRun(token, a.Keys, a.expectation())
+	claims, err := capability.VerifyRun(token, a.Keys(), a.expectation())
 	if err != nil {
 		return nil, nil, spent{}, ProofRefusal(err)
 	}
@@ -79,6 +79,7 @@ func (a *Authority) holder(c Call, token, ath capability.Token) (*capability.Run
 	if err != nil {
 		return nil, nil, spent{}, err
 	}
+	p.capability = claims.Generation
 	run, ok := decode(claims.Run, 16)
 	if !ok {
 		return nil, nil, spent{}, api.Refuse(api.InvalidToken)
@@ -93,7 +94,7 @@ func (a *Authority) runCapability(h capability.Header, row claimRow) (api.TokenR
 	if h.IssuedAt, h.Expires = a.expiry(tokenLifetime, row.deadline); h.Expires <= h.IssuedAt {
 		return api.TokenResponse{}, api.Refuse(api.DeadlinePassed)
 	}
-	token, err := capability.SignRun(a.Keys.Signer(), capability.RunClaims{Header: h, Binding: capability.Binding{
+	token, err := capability.SignRun(a.signing(&h), capability.RunClaims{Header: h, Binding: capability.Binding{
 		Run: encode(row.run), Lane: lane, Fence: row.fence, Deadline: row.deadline.Unix(),
 		ActivationEpoch: row.activation, ReadinessEpoch: row.readiness, Incarnation: row.incarnation}})
 	if err != nil {

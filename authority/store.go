@@ -2,21 +2,17 @@ package authority
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
 	"github.com/nightwarrant/nightwarrant/internal/builds"
 	"github.com/nightwarrant/nightwarrant/internal/pg"
-	"github.com/nightwarrant/nightwarrant/keys"
 )
 
 // All SQL of this package. Each function calls one verb, which is one
@@ -68,12 +64,13 @@ func (a *Authority) call(ctx context.Context, verb string, by spent, sql string,
 }
 
 // ask sends a verb whose verdict is the first of into, if the caller's quota lets
-// him ask. It looks once more when it has a connection: many may wait for one at
+// him ask, and has it undone when what he proved was made with dead keys. It looks once more when it has a connection: many may wait for one at
 // the same time, but no more than there are connections have asked since.
 func (a *Authority) ask(ctx context.Context, by spent, sql string, args, into []any) (quiet bool, outcome pg.Outcome, err error) {
 	if _, err := a.standing(by); err != nil {
 		return false, pg.NotApplied, err
 	}
+	sql, args = fmt.Sprintf("%s, nw.alive(verdict, $%d, $%d)", sql, len(args)+1, len(args)+2), append(args, by.capability, by.nonce)
 	conn, err := pg.Acquire(ctx, a.Pool)
 	if err != nil {
 		return false, pg.NotApplied, err
@@ -102,41 +99,6 @@ func transient(code string) bool {
 		return true
 	}
 	return code == "25006"
-}
-
-// ReadIdentity reads the registered public identity of the cluster's keys.
-func ReadIdentity(ctx context.Context, pool *pgxpool.Pool) (id keys.Identity, found bool, err error) {
-	var cluster, kid, public, check, provenance, audit []byte
-	_, err = pg.Call(ctx, pool, `SELECT i.cluster, coalesce(i.generation, 0), i.kid, i.public_key, i.nonce_check, i.provenance, i.audit_key FROM (SELECT) one LEFT JOIN nw.identity() i ON true`,
-		nil, &cluster, &id.Generation, &kid, &public, &check, &provenance, &audit)
-	if err != nil || cluster == nil {
-		return keys.Identity{}, false, err
-	}
-	copy(id.ClusterID[:], cluster)
-	copy(id.NonceCheck[:], check)
-	copy(id.ProvenanceDigest[:], provenance)
-	copy(id.AuditKey[:], audit)
-	id.KID = encode(kid)
-	id.PublicKey, err = ecdsa.ParseUncompressedPublicKey(elliptic.P256(), public)
-	return id, err == nil, err
-}
-
-// RegisterIdentity enters the public identity of the cluster's keys, once. pool
-// is the operator's database role. Registering the same identity again is no
-// change; another one is refused.
-func RegisterIdentity(ctx context.Context, pool *pgxpool.Pool, id keys.Identity) error {
-	kid, ok := decode(id.KID, 32)
-	public, err := id.PublicKey.Bytes()
-	if !ok || err != nil {
-		return &keys.MaterialError{Sentence: "the key bundle's identity is malformed"}
-	}
-	var verdict string
-	_, err = pg.Call(ctx, pool, `SELECT verdict FROM nw.register_keys($1, $2, $3, $4, $5, $6, $7)`,
-		[]any{id.ClusterID[:], id.Generation, kid, public, id.NonceCheck[:], id.ProvenanceDigest[:], id.AuditKey[:]}, &verdict)
-	if err == nil && verdict != "ok" {
-		return &keys.MaterialError{Sentence: "another key bundle is registered for this cluster; nothing was changed"}
-	}
-	return err
 }
 
 // claimRow is what claim and renew answer.
@@ -287,6 +249,7 @@ type admitRow struct {
 func (a *Authority) admit(ctx context.Context, g component, gp spent, c *capability.EffectClaims, effect, attempt []byte, digest [32]byte, p spent) (r admitRow, err error) {
 	capability := c.Header.Digest()
 	p.payer = payerOf("admit", g.name[:], p.key[:])
+	p.capability, p.nonce = min(p.capability, gp.capability), min(p.nonce, gp.nonce)
 	dest := append([]any{&r.run, &r.task, &r.fence, &r.withinMS, &r.number}, r.question.dest()...)
 	err = a.forMember(ctx, "admit", p, laneOf(c.Lane), &r.question, func(b brought) error {
 		return a.call(ctx, "admit", p, `SELECT verdict, coalesce(wait_ms, 0), run_ref, task_ref, coalesce(fence, 0), coalesce(apply_within_ms, 0), coalesce(number, 0), `+questionColumns+`

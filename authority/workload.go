@@ -78,7 +78,7 @@ func (a *Authority) Component(ctx context.Context, c Call, name string, assertio
 	}
 	claims.ComponentKind, claims.Boot, claims.Instance = kind, boot, encode(instance[:])
 	claims.IssuedAt, claims.Expires = a.expiry(tokenLifetime, verified.Expires)
-	token, err := capability.SignComponent(a.Keys.Signer(), claims)
+	token, err := capability.SignComponent(a.signing(&claims.Header), claims)
 	if err != nil {
 		return api.TokenResponse{}, err
 	}
@@ -91,10 +91,10 @@ func instanceOf(v attestation.Assertion) [32]byte {
 	return canonical.Digest(canonical.DomainReference, []byte(v.Issuer), []byte(v.Subject), []byte(v.Pod()))
 }
 
-// header begins a capability for a key.
+// header begins a capability for a key; who signs it enters the generation.
 func (a *Authority) header(subject, client string, key capability.Thumbprint) capability.Header {
 	return capability.Header{Issuer: a.Issuer, Audience: a.Issuer, Subject: subject, ClientID: client, ID: newID(),
-		Confirmation: capability.Confirmation{JKT: key}, Generation: a.Keys.Identity().Generation}
+		Confirmation: capability.Confirmation{JKT: key}}
 }
 
 // answer wraps a signed capability (RFC 6749 §5.1, RFC 8693 §2.2.1).
@@ -105,7 +105,7 @@ func (a *Authority) answer(t capability.Token, h capability.Header, r api.TokenR
 
 // caller verifies a component capability and the proof of its key.
 func (a *Authority) caller(c Call, token capability.Token) (component, spent, error) {
-	claims, err := capability.VerifyComponent(token, a.Keys, a.expectation())
+	claims, err := capability.VerifyComponent(token, a.Keys(), a.expectation())
 	if err != nil {
 		return component{}, spent{}, ProofRefusal(err)
 	}
@@ -118,7 +118,7 @@ func (a *Authority) caller(c Call, token capability.Token) (component, spent, er
 		return component{}, spent{}, api.Refuse(api.InvalidToken)
 	}
 	g := component{name: nameDigest(claims.Component), instance: [32]byte(instance), kind: claims.ComponentKind, boot: claims.Boot}
-	p.payer = payerOf("component", g.name[:])
+	p.payer, p.capability = payerOf("component", g.name[:]), claims.Generation
 	return g, p, nil
 }
 
@@ -143,7 +143,7 @@ func (a *Authority) Nonces(ctx context.Context, c Call, token capability.Token, 
 	}
 	out := api.Nonces{Nonces: make([]string, count)}
 	for i := range out.Nonces {
-		out.Nonces[i] = a.Keys.Nonces().Mint(uri)
+		out.Nonces[i] = a.Keys().Nonces().Mint(uri)
 	}
 	return out, nil
 }

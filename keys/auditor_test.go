@@ -40,7 +40,7 @@ func TestAuditorSignsNotes(t *testing.T) {
 	_, err = note.Open([]byte(strings.Replace(string(signed), "a ", "b ", 1)), note.VerifierList(verifier))
 	require.Error(t, err)
 
-	after, err := keys.Rotate(first, identity, filepath.Join(dir, "prepared"), filepath.Join(dir, "activated"))
+	after, err := keys.Prepare(first, identity, filepath.Join(dir, "successor"), 1, 1, nil)
 	require.NoError(t, err)
 	assert.Equal(t, id.AuditKey, after.AuditKey, "the log goes on under its key")
 

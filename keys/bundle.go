@@ -56,14 +56,26 @@ func material(sentence string, cause error) *MaterialError {
 	return &MaterialError{Sentence: sentence, cause: cause}
 }
 
-// Bundle is an opened key bundle. It is safe for concurrent use.
+// Bundle is an opened key bundle, arranged as the database says (Under), or with
+// its older generation alone before anybody has asked the database. It is
+// immutable and safe for concurrent use.
 type Bundle struct {
-	identity Identity
-	known    []verificationKey // current first, then the others by falling generation
-	jwks     []byte
-	signers  func(purpose string) *Signer
-	nonces   []macKey // the first mints, all are accepted
-	auditor  *Auditor
+	held    []generation // by rising generation: one, or with the next two
+	current generation
+	known   []verificationKey // that still, or already, verify here
+	jwks    []byte
+	nonces  []nonceKey // the first mints, all are accepted
+	auditor *Auditor
+}
+
+// generation is one that a bundle holds, with the handles of its keys.
+type generation struct {
+	Identity
+	handles
+}
+
+func (g generation) verification() verificationKey {
+	return verificationKey{kid: g.KID, generation: g.Generation, public: g.PublicKey}
 }
 
 type verificationKey struct {
@@ -72,15 +84,25 @@ type verificationKey struct {
 	public     *ecdsa.PublicKey
 }
 
+// nonceKey is the nonce key of a generation.
+type nonceKey struct {
+	macKey
+	generation int64
+}
+
 // Identity is what the database stores of this bundle.
-func (b *Bundle) Identity() Identity { return b.identity }
+func (b *Bundle) Identity() Identity { return b.current.Identity }
+
+// Newest is the identity of the newest generation that the bundle holds, in
+// force or not.
+func (b *Bundle) Newest() Identity { return b.held[len(b.held)-1].Identity }
 
 // Signer signs capabilities with the current key; it is a capability.Signer.
 func (b *Bundle) Signer() *Signer { return b.SignerFor(keyhost.PurposeCapability) }
 
 // SignerFor signs with the current key for one of its purposes, which a key
 // host holds to those that the key has.
-func (b *Bundle) SignerFor(purpose string) *Signer { return b.signers(purpose) }
+func (b *Bundle) SignerFor(purpose string) *Signer { return b.current.signers(purpose) }
 
 // Auditor signs the audit log's checkpoints, with a key that signs nothing else.
 func (b *Bundle) Auditor() *Auditor { return b.auditor }
@@ -106,10 +128,10 @@ func (b *Bundle) Nonces() *Nonces { return newNonces(b.nonces) }
 // Challenge proves possession of the signing key and the nonce key. What is
 // signed can be no JWS signing input: it contains a zero byte.
 func (b *Bundle) Challenge(challenge [32]byte) (sig [64]byte, mac [32]byte, err error) {
-	if sig, err = b.SignerFor(keyhost.PurposeChallenge).SignES256(challengeDigest(b.identity, challenge)); err != nil {
+	if sig, err = b.current.sign(challenge); err != nil {
 		return sig, mac, err
 	}
-	mac, ok := b.nonces[0](labelled(domainBundleMAC, challenge[:]))
+	mac, ok := b.current.nonce(labelled(domainBundleMAC, challenge[:]))
 	if !ok {
 		err = errMAC
 	}
@@ -119,46 +141,52 @@ func (b *Bundle) Challenge(challenge [32]byte) (sig [64]byte, mac [32]byte, err 
 // VerifyChallenge checks a proof of possession against this bundle: its maker
 // holds the same signing key and the same nonce key.
 func (b *Bundle) VerifyChallenge(challenge [32]byte, sig [64]byte, mac [32]byte) error {
-	digest := challengeDigest(b.identity, challenge)
-	want, ok := b.nonces[0](labelled(domainBundleMAC, challenge[:]))
-	if !ok || !verifyES256(b.identity.PublicKey, digest, sig) || !hmac.Equal(mac[:], want[:]) {
+	digest := challengeDigest(b.current.Identity, challenge)
+	want, ok := b.current.nonce(labelled(domainBundleMAC, challenge[:]))
+	if !ok || !verifyES256(b.current.PublicKey, digest, sig) || !hmac.Equal(mac[:], want[:]) {
 		return material("the proof of possession was made with another key bundle", nil)
 	}
 	return nil
 }
 
-// Prove holds this bundle against the registered identity, and proves by a
-// signature over a fresh challenge that it holds that identity's private key.
-func (b *Bundle) Prove(registered Identity) error {
-	mine := b.identity
+// Prove holds the generation that signs against a registered identity, and
+// proves by a signature over a fresh challenge that the bundle holds that
+// identity's private key.
+func (b *Bundle) Prove(registered Identity) error { return b.current.prove(registered) }
+
+func (g generation) prove(registered Identity) error {
 	switch {
-	case mine.ClusterID != registered.ClusterID:
+	case g.ClusterID != registered.ClusterID:
 		return material("the key bundle belongs to another cluster than the database", nil)
-	case mine.Generation != registered.Generation:
+	case g.Generation != registered.Generation:
 		return material("the key bundle has another generation than the registered one", nil)
-	case mine.KID != registered.KID || registered.PublicKey == nil || !mine.PublicKey.Equal(registered.PublicKey):
+	case g.KID != registered.KID || registered.PublicKey == nil || !g.PublicKey.Equal(registered.PublicKey):
 		return material("the key bundle's signing key is not the registered one", nil)
-	case !hmac.Equal(mine.NonceCheck[:], registered.NonceCheck[:]):
+	case !hmac.Equal(g.NonceCheck[:], registered.NonceCheck[:]):
 		return material("the key bundle's nonce key is not the registered one", nil)
-	case mine.AuditKey != registered.AuditKey:
+	case g.AuditKey != registered.AuditKey:
 		return material("the key bundle's audit key is not the registered one", nil)
-	case mine.ProvenanceDigest != registered.ProvenanceDigest:
+	case g.ProvenanceDigest != registered.ProvenanceDigest:
 		return material("the key bundle's provenance record is not the registered one", nil)
 	}
-	return b.proveFresh(registered.PublicKey)
+	return g.proveFresh(registered.PublicKey)
 }
 
-func (b *Bundle) proveFresh(registered *ecdsa.PublicKey) error {
+func (g generation) proveFresh(registered *ecdsa.PublicKey) error {
 	var challenge [32]byte
 	rand.Read(challenge[:])
-	sig, _, err := b.Challenge(challenge)
+	sig, err := g.sign(challenge)
 	if err != nil {
 		return material("the key bundle cannot sign", err)
 	}
-	if !verifyES256(registered, challengeDigest(b.identity, challenge), sig) {
+	if !verifyES256(registered, challengeDigest(g.Identity, challenge), sig) {
 		return material("the key bundle's signing key is not the registered one", nil)
 	}
 	return nil
+}
+
+func (g generation) sign(challenge [32]byte) ([64]byte, error) {
+	return g.signers(keyhost.PurposeChallenge).SignES256(challengeDigest(g.Identity, challenge))
 }
 
 func challengeDigest(i Identity, challenge [32]byte) [32]byte {

@@ -102,14 +102,13 @@ func TestOpenRefusesAlteredPublicPart(t *testing.T) {
 	otherKey, err := dated(9, other.PublicKey)
 	require.NoError(t, err)
 	for name, alter := range map[string]func(p *publicPart){
-		"cluster id":      func(p *publicPart) { p.ClusterID = encode(other.ClusterID[:]) },
-		"generation":      func(p *publicPart) { p.Generation = 2 },
-		"key":             func(p *publicPart) { p.KID, p.Key = otherKey.KID, otherKey.Key },
-		"kid":             func(p *publicPart) { p.KID = otherKey.KID },
-		"nonce check":     func(p *publicPart) { p.NonceCheck = encode(other.NonceCheck[:]) },
-		"provenance":      func(p *publicPart) { p.Provenance.Origin = "generated_in_module" },
-		"planted key":     func(p *publicPart) { p.Next = []datedKey{otherKey} },
-		"planted old key": func(p *publicPart) { p.Previous = []datedKey{{KID: otherKey.KID, Key: otherKey.Key}} },
+		"cluster id":  func(p *publicPart) { p.ClusterID = encode(other.ClusterID[:]) },
+		"generation":  func(p *publicPart) { p.Generation = 2 },
+		"key":         func(p *publicPart) { p.KID, p.Key = otherKey.KID, otherKey.Key },
+		"kid":         func(p *publicPart) { p.KID = otherKey.KID },
+		"nonce check": func(p *publicPart) { p.NonceCheck = encode(other.NonceCheck[:]) },
+		"provenance":  func(p *publicPart) { p.Provenance.Origin = "generated_in_module" },
+		"planted key": func(p *publicPart) { p.Next = []publicKeys{{datedKey: otherKey}} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -135,31 +134,34 @@ func TestOpenRefusesHalvesThatDoNotBelongTogether(t *testing.T) {
 		alter func(p *publicPart, s *secretPart)
 		part  string
 	}{
-		"signing key":      {func(_ *publicPart, s *secretPart) { s.SigningKey = theirs.SigningKey }, "signing key is not the one"},
-		"nonce key":        {func(_ *publicPart, s *secretPart) { s.NonceKey = theirs.NonceKey }, "nonce key is not the one"},
-		"provenance":       {func(p *publicPart, _ *secretPart) { p.Provenance.Origin = "elsewhere" }, "public part is malformed"},
-		"kid":              {func(p *publicPart, _ *secretPart) { p.KID = p.KID[1:] + "A" }, "public part is malformed"},
-		"cluster id short": {func(p *publicPart, s *secretPart) { p.ClusterID, s.ClusterID = "AAAA", "AAAA" }, "public part is malformed"},
-		"short scalar":     {func(_ *publicPart, s *secretPart) { s.SigningKey = "AAAA" }, "sealed part is malformed"},
-		"zero scalar":      {func(_ *publicPart, s *secretPart) { s.SigningKey = encode(make([]byte, 32)) }, "sealed part is malformed"},
-		"short nonce key":  {func(_ *publicPart, s *secretPart) { s.NonceKey = "AAAA" }, "sealed part is malformed"},
-		"accepted nonce":   {func(_ *publicPart, s *secretPart) { s.AcceptedNonces = []string{"AAAA"} }, "sealed part is malformed"},
-		"same generation": {func(p *publicPart, _ *secretPart) {
-			p.Previous = []datedKey{{Generation: p.Generation, KID: p.KID, Key: p.Key}}
-		}, "verification keys are malformed"},
-		"previous in the future": {func(p *publicPart, _ *secretPart) { p.Previous = []datedKey{anyKey(t, 7)} }, "verification keys are malformed"},
-		"previous of no generation": {func(p *publicPart, _ *secretPart) { p.Previous = []datedKey{anyKey(t, 0)} },
-			"verification keys are malformed"},
-		"previous under another name": {func(p *publicPart, s *secretPart) {
-			p.Generation, s.Generation = 5, 5
-			named := anyKey(t, 3)
-			named.KID = anyKey(t, 3).KID
-			p.Previous = []datedKey{named}
-		}, "verification keys are malformed"},
+		"signing key":       {func(_ *publicPart, s *secretPart) { s.SigningKey = theirs.SigningKey }, "signing key is not the one"},
+		"nonce key":         {func(_ *publicPart, s *secretPart) { s.NonceKey = theirs.NonceKey }, "nonce key is not the one"},
+		"provenance":        {func(p *publicPart, _ *secretPart) { p.Provenance.Origin = "elsewhere" }, "public part is malformed"},
+		"kid":               {func(p *publicPart, _ *secretPart) { p.KID = p.KID[1:] + "A" }, "public part is malformed"},
+		"cluster id short":  {func(p *publicPart, s *secretPart) { p.ClusterID, s.ClusterID = "AAAA", "AAAA" }, "public part is malformed"},
+		"short scalar":      {func(_ *publicPart, s *secretPart) { s.SigningKey = "AAAA" }, "sealed part is malformed"},
+		"zero scalar":       {func(_ *publicPart, s *secretPart) { s.SigningKey = encode(make([]byte, 32)) }, "sealed part is malformed"},
+		"short nonce key":   {func(_ *publicPart, s *secretPart) { s.NonceKey = "AAAA" }, "sealed part is malformed"},
+		"next without keys": {func(p *publicPart, _ *secretPart) { p.Next = []publicKeys{anyKeys(t, 2).public} }, "sealed part is malformed"},
+		"keys without next": {func(_ *publicPart, s *secretPart) { s.Next = []secretKeys{s.secretKeys} }, "sealed part is malformed"},
+		"same generation":   {addNext(anyKeys(t, 1)), "public part is malformed"},
+		"no generation":     {addNext(anyKeys(t, 0)), "public part is malformed"},
+		"the same key twice": {func(p *publicPart, s *secretPart) {
+			p.Next, s.Next = []publicKeys{p.publicKeys}, []secretKeys{s.secretKeys}
+			p.Next[0].Generation = 2
+		}, "public part is malformed"},
+		"the same nonce key twice": {func(p *publicPart, s *secretPart) {
+			addNext(anyKeys(t, 2))(p, s)
+			p.Next[0].NonceCheck, s.Next[0].NonceKey = p.NonceCheck, s.NonceKey
+		}, "public part is malformed"},
+		"next of another key": {func(p *publicPart, s *secretPart) {
+			addNext(anyKeys(t, 2))(p, s)
+			s.Next[0].SigningKey = s.SigningKey
+		}, "signing key is not the one"},
 		"next in the past": {func(p *publicPart, s *secretPart) {
 			p.Generation, s.Generation = 5, 5
-			p.Next = []datedKey{anyKey(t, 3)}
-		}, "verification keys are malformed"},
+			addNext(anyKeys(t, 3))(p, s)
+		}, "public part is malformed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -461,9 +463,9 @@ func TestProveSigns(t *testing.T) {
 	t.Parallel()
 	b, other := makeBundle(t).open(t), makeBundle(t).open(t)
 	forged := *b
-	forged.signers = other.signers
+	forged.current.signers = other.current.signers
 	requireMaterial(t, forged.Prove(b.Identity()), "signing key is not the registered one")
-	forged.signers = func(string) *Signer {
+	forged.current.signers = func(string) *Signer {
 		return &Signer{sign: func([32]byte) ([64]byte, error) { return [64]byte{}, errSigning }}
 	}
 	err := forged.Prove(b.Identity())
@@ -541,76 +543,6 @@ func TestJWKSIsWhatLibrariesRead(t *testing.T) {
 	require.EqualValues(t, 1, raw.Keys[0]["generation"])
 }
 
-func TestRotation(t *testing.T) {
-	t.Parallel()
-	m := makeBundle(t)
-	root := filepath.Dir(m.dir)
-	prepared, activated := made{filepath.Join(root, "prepared"), m.identity}, made{filepath.Join(root, "activated"), m.identity}
-	registered, err := Rotate(m.dir, m.identity, prepared.dir, activated.dir)
-	require.NoError(t, err)
-	old, before, after := m.open(t), prepared.open(t), activated.open(t)
-
-	require.NoError(t, before.Prove(old.Identity()), "prepared is still the registered bundle")
-	requireMaterial(t, after.Prove(old.Identity()), "another generation")
-	require.NoError(t, after.Prove(registered))
-	requireMaterial(t, old.Prove(registered), "another generation")
-	require.Equal(t, old.Identity().ClusterID, registered.ClusterID)
-
-	for _, b := range []*Bundle{before, after} {
-		for _, id := range []Identity{old.Identity(), registered} {
-			public, generation, ok := b.Key(id.KID)
-			require.True(t, ok)
-			require.Equal(t, id.Generation, generation)
-			require.True(t, id.PublicKey.Equal(public))
-		}
-	}
-	_, _, ok := old.Key(registered.KID)
-	require.False(t, ok)
-	for _, pair := range [][2]*Bundle{{before, after}, {after, before}, {old, after}, {before, old}} {
-		_, err := pair[1].Nonces().Open(pair[0].Nonces().Mint("a"), "a")
-		require.NoError(t, err)
-	}
-	_, err = old.Nonces().Open(after.Nonces().Mint("a"), "a")
-	require.ErrorIs(t, err, ErrNonce, "that is why prepared goes first")
-
-	_, err = Rotate(prepared.dir, m.identity, filepath.Join(root, "x"), filepath.Join(root, "y"))
-	requireMaterial(t, err, "prepared for a rotation")
-	_, err = Retire(prepared.dir, m.identity, filepath.Join(root, "x"))
-	requireMaterial(t, err, "prepared for a rotation")
-	_, err = Rotate(m.dir, m.identity, prepared.dir, activated.dir)
-	requireMaterial(t, err, "never overwritten")
-
-	retired := made{filepath.Join(root, "retired"), m.identity}
-	_, err = Retire(activated.dir, m.identity, retired.dir)
-	require.NoError(t, err)
-	last := retired.open(t)
-	require.NoError(t, last.Prove(registered))
-	_, _, ok = last.Key(old.Identity().KID)
-	require.False(t, ok)
-	_, err = last.Nonces().Open(old.Nonces().Mint("a"), "a")
-	require.ErrorIs(t, err, ErrNonce)
-}
-
-func TestSecondRotationKeepsOrder(t *testing.T) {
-	t.Parallel()
-	m := makeBundle(t)
-	root := filepath.Dir(m.dir)
-	at := m
-	for i := range 3 {
-		next := made{filepath.Join(root, fmt.Sprint("activated", i)), m.identity}
-		_, err := Rotate(at.dir, at.identity, filepath.Join(root, fmt.Sprint("prepared", i)), next.dir)
-		require.NoError(t, err)
-		at = next
-	}
-	var raw struct{ Keys []struct{ Generation int64 } }
-	require.NoError(t, json.Unmarshal(at.open(t).JWKS(), &raw))
-	var generations []int64
-	for _, k := range raw.Keys {
-		generations = append(generations, k.Generation)
-	}
-	require.Equal(t, []int64{4, 3, 2, 1}, generations)
-}
-
 func TestSecretsDoNotPrint(t *testing.T) {
 	t.Parallel()
 	m := makeBundle(t)
@@ -626,7 +558,7 @@ func TestSecretsDoNotPrint(t *testing.T) {
 		mk macKey
 	}
 	for _, v := range []any{b, *b, b.Signer(), *b.Signer(), b.Nonces(), *b.Nonces(), b.nonces, b.nonces[0],
-		nested{b, *b, b.Signer(), *b.Signer(), b.Nonces(), *b.Nonces(), b.nonces[0]}} {
+		nested{b, *b, b.Signer(), *b.Signer(), b.Nonces(), *b.Nonces(), b.nonces[0].macKey}} {
 		var out bytes.Buffer
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x", "%q", "%d"} {
 			fmt.Fprintf(&out, verb, v)
@@ -708,8 +640,7 @@ func FuzzParsePublic(f *testing.F) {
 			return
 		}
 		require.Equal(t, in, canonicalOf(t, p), "one spelling")
-		_, _ = p.identity()
-		_, _ = p.verification()
+		_, _ = p.identities()
 	})
 }
 
@@ -720,13 +651,22 @@ func canonicalOf(t testing.TB, v any) []byte {
 	return b
 }
 
-func anyKey(t testing.TB, generation int64) datedKey {
+func anyKeys(t testing.TB, number int64) halves {
 	t.Helper()
-	m, err := newMaterial()
+	h, err := newGeneration(number, nil)
 	require.NoError(t, err)
-	d, err := dated(generation, &m.private.PublicKey)
-	require.NoError(t, err)
-	return d
+	return h
+}
+
+// addNext adds a generation to both halves of a bundle.
+func addNext(h halves) func(*publicPart, *secretPart) {
+	return func(p *publicPart, s *secretPart) {
+		secrets, err := h.keys.encode()
+		if err != nil {
+			panic(err)
+		}
+		p.Next, s.Next = []publicKeys{h.public}, []secretKeys{secrets}
+	}
 }
 
 func flip(b []byte, at int) []byte {
@@ -740,7 +680,7 @@ func secretsOf(t testing.TB, m made) [][]byte {
 	t.Helper()
 	var s secretPart
 	require.NoError(t, json.Unmarshal(m.unsealed(t), &s))
-	keys, err := s.keys(false)
+	keys, err := s.secretKeys.keys(false)
 	require.NoError(t, err)
 	scalar, err := keys.private.Bytes()
 	require.NoError(t, err)

@@ -26,7 +26,7 @@ func TestASyntheticBinaryOpensTestClustersOnly(t *testing.T) {
 	o.public.ClusterID = encode(make([]byte, 16))
 	public, err := canonical.CanonicalizeValue(o.public)
 	require.NoError(t, err)
-	sealed, err := o.keys.seal(*o.public, public, o.to)
+	sealed, err := o.seal(*o.public, public, o.all[0], nil)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, publicFile), public, 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, secretsFile), sealed, 0o600))

@@ -24,7 +24,7 @@ var ErrCursor = errors.New("keys: not a cursor of this authority for this scope"
 // was made, which names who asked and what for; it grants nothing and says
 // nothing. Any replica that holds the bundle opens any other's.
 type Cursors struct {
-	keys []macKey // the first seals, all open
+	keys []nonceKey // the first seals, all open
 }
 
 // Cursors seals and opens cursors under this bundle's nonce keys.
@@ -37,12 +37,12 @@ const unreachable = "-"
 func (c Cursors) Seal(scope [32]byte, position [cursorBody]byte) string {
 	raw := make([]byte, 0, 1+cursorTag+cursorBody)
 	raw = append(raw, cursorVersion)
-	tag, ok := cursorTagOf(c.keys[0], scope, position[:])
+	tag, ok := cursorTagOf(c.keys[0].macKey, scope, position[:])
 	if !ok {
 		return unreachable
 	}
 	raw = append(raw, tag[:cursorTag]...)
-	body, ok := hide(c.keys[0], raw[1:], position[:])
+	body, ok := hide(c.keys[0].macKey, raw[1:], position[:])
 	if !ok {
 		return unreachable
 	}
@@ -63,8 +63,8 @@ func (c Cursors) Open(scope [32]byte, cursor string) (position [cursorBody]byte,
 	}
 	tag, body := raw[1:1+cursorTag], raw[1+cursorTag:]
 	for _, key := range c.keys {
-		plain, hidden := hide(key, tag, body)
-		want, ok := cursorTagOf(key, scope, plain)
+		plain, hidden := hide(key.macKey, tag, body)
+		want, ok := cursorTagOf(key.macKey, scope, plain)
 		if hidden && ok && hmac.Equal(tag, want[:cursorTag]) {
 			return [cursorBody]byte(plain), nil
 		}

@@ -3,9 +3,7 @@ package keys
 import (
 	"context"
 	"crypto/ecdsa"
-	"crypto/ed25519"
 	"crypto/elliptic"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -37,20 +35,20 @@ type handles struct {
 	nonce   macKey
 }
 
-func handlesOf(p *publicPart, m *sealedKeys, host Host) (handles, error) {
-	switch inToken := p.Provenance.Origin == originToken; {
-	case inToken && host == nil:
+// handlesOf a generation are made of what the bundle seals of it, or of what a
+// host serves.
+func handlesOf(p publicKeys, m *sealedKeys, host Host) (handles, error) {
+	switch {
+	case m != nil:
+		return m.handles(p.KID), nil
+	case host == nil:
 		return handles{}, material("the bundle's keys lie in a token: name the socket of its key host", nil)
-	case inToken:
-		return hostedBy(host, p)
-	case host != nil:
-		return handles{}, material("the bundle seals its keys itself, and a key host is named for them", nil)
 	}
-	return m.handles(p.KID), nil
+	return hostedBy(host, p)
 }
 
-// hostedBy are the keys of a token that a bundle's public part is about.
-func hostedBy(host Host, p *publicPart) (handles, error) {
+// hostedBy are the keys of a token that a public half is about.
+func hostedBy(host Host, p publicKeys) (handles, error) {
 	pairs, err := pairsOf(host)
 	if err != nil {
 		return handles{}, err
@@ -135,19 +133,4 @@ func hostMAC(host Host, key string) macKey {
 		mac, err := host.MAC(ctx, key, message)
 		return mac, err == nil
 	}
-}
-
-// InitWith makes a cluster's first bundle around the one pair of keys that host
-// serves, as Init does around keys that it makes. It makes the audit key only. Every error is a
-// *MaterialError.
-func InitWith(dir, identityFile string, host Host) (Identity, error) {
-	return first(dir, identityFile, host, func() (*sealedKeys, handles, error) {
-		seed := make([]byte, ed25519.SeedSize)
-		rand.Read(seed)
-		p, err := unused(host)
-		if err != nil {
-			return nil, handles{}, err
-		}
-		return &sealedKeys{audit: seed}, p.handles(host), nil
-	})
 }

@@ -164,7 +164,7 @@ func TestOpenWithRefuses(t *testing.T) {
 	}
 	_, err = InitWith(dir, identity, other)
 	requireMaterial(t, err, "")
-	_, err = Rotate(dir, identity, t.TempDir(), t.TempDir())
+	_, err = Prepare(dir, identity, t.TempDir(), 1, 1, nil)
 	requireMaterial(t, err, "key host")
 }
 
@@ -183,6 +183,6 @@ func TestATokensBundleSealsNoSigningKey(t *testing.T) {
 	assert.Empty(t, s.NonceKey)
 	assert.NotEmpty(t, s.AuditKey)
 	s.SigningKey = encode(make([]byte, 32))
-	_, err = s.keys(true)
+	_, err = s.secretKeys.keys(true)
 	require.ErrorIs(t, err, errFormat)
 }

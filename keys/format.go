@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
@@ -19,17 +18,19 @@ const formatVersion = 1
 // publicPart is bundle.json. It has one spelling only, its canonical form
 // (RFC 8785), and its digest is sealed beside the secrets.
 type publicPart struct {
-	Version          int        `json:"version"`
-	ClusterID        string     `json:"cluster_id"` // 16 bytes, base64url
-	Generation       int64      `json:"generation"`
-	KID              string     `json:"kid"`
-	Key              publicJWK  `json:"key"`
+	Version    int          `json:"version"`
+	ClusterID  string       `json:"cluster_id"` // 16 bytes, base64url
+	AuditKey   string       `json:"audit_key"`  // Ed25519 public key, 32 bytes, base64url
+	publicKeys              // of the older generation
+	Next       []publicKeys `json:"next"` // at most one
+}
+
+// publicKeys are the public half of one generation.
+type publicKeys struct {
+	datedKey
 	NonceCheck       string     `json:"nonce_check"` // 32 bytes, base64url
 	Provenance       provenance `json:"provenance"`
 	ProvenanceSHA256 string     `json:"provenance_sha256"` // base64url
-	AuditKey         string     `json:"audit_key"`         // Ed25519 public key, 32 bytes, base64url
-	Previous         []datedKey `json:"previous"`
-	Next             []datedKey `json:"next"` // at most one
 }
 
 // provenance says where a sealed bundle's keys come from. It is a statement,
@@ -47,7 +48,7 @@ type publicJWK struct {
 	Y   string `json:"y"`
 }
 
-// datedKey is a verification key beside the current one.
+// datedKey is a verification key with its generation.
 type datedKey struct {
 	Generation int64     `json:"generation"`
 	KID        string    `json:"kid"`
@@ -56,14 +57,19 @@ type datedKey struct {
 
 // secretPart is what secrets.age seals.
 type secretPart struct {
-	Version        int      `json:"version"`
-	ClusterID      string   `json:"cluster_id"`
-	Generation     int64    `json:"generation"`
-	PublicSHA256   string   `json:"public_sha256"`   // of bundle.json, base64url
-	SigningKey     string   `json:"signing_key"`     // P-256 scalar, 32 bytes, base64url
-	NonceKey       string   `json:"nonce_key"`       // 32 bytes, base64url
-	AuditKey       string   `json:"audit_key"`       // Ed25519 seed (RFC 8032 §5.1.5), 32 bytes, base64url
-	AcceptedNonces []string `json:"accepted_nonces"` // further nonce keys whose nonces are still, or already, good
+	Version      int    `json:"version"`
+	ClusterID    string `json:"cluster_id"`
+	Generation   int64  `json:"generation"`
+	PublicSHA256 string `json:"public_sha256"` // of bundle.json, base64url
+	AuditKey     string `json:"audit_key"`     // Ed25519 seed (RFC 8032 §5.1.5), 32 bytes, base64url
+	secretKeys
+	Next []secretKeys `json:"next"`
+}
+
+// secretKeys are the private half of one generation; empty when it lies in a token.
+type secretKeys struct {
+	SigningKey string `json:"signing_key"` // P-256 scalar, 32 bytes, base64url
+	NonceKey   string `json:"nonce_key"`   // 32 bytes, base64url
 }
 
 var errFormat = errors.New("keys: malformed")
@@ -82,47 +88,40 @@ func parsePublic(b []byte) (*publicPart, error) {
 	return &p, nil
 }
 
-func (p *publicPart) identity() (Identity, error) {
-	id := Identity{Generation: p.Generation, KID: p.KID}
-	if !fill(id.ClusterID[:], p.ClusterID) || !fill(id.NonceCheck[:], p.NonceCheck) || !fill(id.ProvenanceDigest[:], p.ProvenanceSHA256) || !fill(id.AuditKey[:], p.AuditKey) {
-		return Identity{}, errFormat
-	}
-	current, err := datedKey{Generation: p.Generation, KID: p.KID, Key: p.Key}.parse()
-	if err != nil {
-		return Identity{}, err
-	}
-	digest, err := p.Provenance.digest(p.KID)
-	if err != nil || digest != id.ProvenanceDigest {
-		return Identity{}, errFormat
-	}
-	id.PublicKey = current.public
-	return id, nil
-}
+// all are the generations, the older one first.
+func (p *publicPart) all() []publicKeys { return append([]publicKeys{p.publicKeys}, p.Next...) }
 
-// verification lists the current key and the others; generations and kids are
-// unique, previous ones lie below the current generation and the next above.
-func (p *publicPart) verification() ([]verificationKey, error) {
-	all := []datedKey{{Generation: p.Generation, KID: p.KID, Key: p.Key}}
-	all = append(append(all, p.Next...), p.Previous...)
-	out := make([]verificationKey, 0, len(all))
-	for _, d := range all {
-		k, err := d.parse()
-		if err != nil || slices.ContainsFunc(out, k.clashes) {
+// identities are those of all generations. They rise, and no two share a key.
+func (p *publicPart) identities() ([]Identity, error) {
+	var out []Identity
+	for _, k := range p.all() {
+		id, err := p.identity(k)
+		if err != nil {
+			return nil, err
+		}
+		if n := len(out); n > 0 && (out[n-1].Generation >= id.Generation || out[n-1].KID == id.KID || out[n-1].NonceCheck == id.NonceCheck) {
 			return nil, errFormat
 		}
-		out = append(out, k)
+		out = append(out, id)
 	}
-	for i, d := range all[1:] {
-		if isNext := i < len(p.Next); isNext != (d.Generation > p.Generation) || d.Generation < 1 {
-			return nil, errFormat
-		}
-	}
-	slices.SortStableFunc(out[1:], func(a, b verificationKey) int { return int(b.generation - a.generation) })
 	return out, nil
 }
 
-func (k verificationKey) clashes(o verificationKey) bool {
-	return k.kid == o.kid || k.generation == o.generation
+func (p *publicPart) identity(k publicKeys) (Identity, error) {
+	id := Identity{Generation: k.Generation, KID: k.KID}
+	if id.Generation < 1 || !fill(id.ClusterID[:], p.ClusterID) || !fill(id.NonceCheck[:], k.NonceCheck) || !fill(id.ProvenanceDigest[:], k.ProvenanceSHA256) || !fill(id.AuditKey[:], p.AuditKey) {
+		return Identity{}, errFormat
+	}
+	key, err := k.parse()
+	if err != nil {
+		return Identity{}, err
+	}
+	digest, err := k.Provenance.digest(k.KID)
+	if err != nil || digest != id.ProvenanceDigest {
+		return Identity{}, errFormat
+	}
+	id.PublicKey = key.public
+	return id, nil
 }
 
 func (d datedKey) parse() (verificationKey, error) {

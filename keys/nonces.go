@@ -28,8 +28,9 @@ var ErrNonce = errors.New("keys: not a nonce of this authority for this audience
 // Nonce is an opened nonce. Whether it is still good is decided by the database
 // clock inside the admission, never here.
 type Nonce struct {
-	IssuedAt time.Time
-	Minute   int64 // unix minute of IssuedAt; names the replay partition
+	IssuedAt   time.Time
+	Minute     int64 // unix minute of IssuedAt; names the replay partition
+	Generation int64 // of the key that minted it
 }
 
 // Plausible is a cheap filter before the database is asked: it drops nonces
@@ -42,10 +43,10 @@ func (n Nonce) Plausible(now time.Time, slack time.Duration) bool {
 // accepts any other's. It is safe for concurrent use.
 type Nonces struct {
 	Now  func() time.Time // set before use; stamps nonces, judges none
-	keys []macKey         // the first mints, all open
+	keys []nonceKey       // the first mints, all open
 }
 
-func newNonces(keys []macKey) *Nonces { return &Nonces{Now: time.Now, keys: keys} }
+func newNonces(keys []nonceKey) *Nonces { return &Nonces{Now: time.Now, keys: keys} }
 
 // Mint returns a fresh nonce for an audience: a guard's URI or our issuer; an
 // empty one when the nonce key cannot be reached, which closes admission.
@@ -56,7 +57,7 @@ func (n *Nonces) Mint(audience string) string {
 	copy(raw[1:], target[:nonceTag])
 	binary.BigEndian.PutUint64(raw[1+nonceTag:], uint64(n.Now().UnixMicro()))
 	rand.Read(raw[1+nonceTag+8 : nonceBody])
-	mac, ok := n.keys[0](nonceMessage(raw[:nonceBody], target))
+	mac, ok := n.keys[0].macKey(nonceMessage(raw[:nonceBody], target))
 	if !ok {
 		return ""
 	}
@@ -75,22 +76,23 @@ func (n *Nonces) Open(nonce, audience string) (Nonce, error) {
 	if err != nil || got != len(raw) || raw[0] != nonceVersion {
 		return Nonce{}, ErrNonce
 	}
-	if !n.genuine(raw[:nonceBody], raw[nonceBody:], nonceTarget(audience)) {
+	generation, ok := n.genuine(raw[:nonceBody], raw[nonceBody:], nonceTarget(audience))
+	if !ok {
 		return Nonce{}, ErrNonce
 	}
 	at := time.UnixMicro(int64(binary.BigEndian.Uint64(raw[1+nonceTag:]))).UTC()
-	return Nonce{IssuedAt: at, Minute: at.Unix() / 60}, nil
+	return Nonce{IssuedAt: at, Minute: at.Unix() / 60, Generation: generation}, nil
 }
 
-func (n *Nonces) genuine(body, mac []byte, target [32]byte) bool {
+func (n *Nonces) genuine(body, mac []byte, target [32]byte) (generation int64, ok bool) {
 	message := nonceMessage(body, target)
 	for _, key := range n.keys {
-		want, ok := key(message)
+		want, ok := key.macKey(message)
 		if ok && hmac.Equal(mac, want[:nonceMAC]) {
-			return true
+			return key.generation, true
 		}
 	}
-	return false
+	return 0, false
 }
 
 // nonceTarget is the digest of an audience. Its first bytes are the tag inside

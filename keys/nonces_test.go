@@ -49,7 +49,7 @@ func TestNonceRefused(t *testing.T) {
 // lacks its end must still not pass.
 func TestNonceWithLineEndsForItsEnd(t *testing.T) {
 	t.Parallel()
-	n := newNonces([]macKey{func([]byte) ([32]byte, bool) { return [32]byte{}, true }})
+	n := newNonces([]nonceKey{{macKey: func([]byte) ([32]byte, bool) { return [32]byte{}, true }}})
 	s := n.Mint(guard)
 	_, err := n.Open(s, guard)
 	require.NoError(t, err)

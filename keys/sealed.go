@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
@@ -19,61 +20,57 @@ import (
 // exist or be empty, sealed to the identity file's age identity (mode 0600,
 // outside dir; NewIdentity makes one). Every error is a *MaterialError.
 func Init(dir, identityFile string) (Identity, error) {
-	return first(dir, identityFile, nil, func() (*sealedKeys, handles, error) {
-		m, err := newMaterial()
-		if err != nil {
-			return nil, handles{}, material("the keys cannot be generated", err)
-		}
-		return m, m.handles(""), nil
-	})
+	return first(dir, identityFile, nil)
+}
+
+// InitWith makes a cluster's first bundle around the one pair of keys that host
+// serves, as Init does around keys that it makes. It makes the audit key only.
+// Every error is a *MaterialError.
+func InitWith(dir, identityFile string, host Host) (Identity, error) {
+	return first(dir, identityFile, host)
 }
 
 // first makes a cluster's first bundle, with keys that are made once nothing stands in the way.
-func first(dir, identityFile string, host Host, keys func() (*sealedKeys, handles, error)) (Identity, error) {
+func first(dir, identityFile string, host Host) (Identity, error) {
 	if err := checkOutside(dir, identityFile); err != nil {
 		return Identity{}, err
 	}
-	id, err := readIdentity(identityFile)
+	by, err := readIdentity(identityFile)
 	if err != nil {
 		return Identity{}, err
 	}
-	m, h, err := keys()
+	g, err := newGeneration(1, host)
 	if err != nil {
 		return Identity{}, err
 	}
 	var cluster [16]byte
 	rand.Read(cluster[:])
 	fips.Mark(&cluster)
-	p := publicPart{
-		Version: formatVersion, ClusterID: encode(cluster[:]), Generation: 1,
-		Provenance: newProvenance(time.Now()), Previous: []datedKey{}, Next: []datedKey{},
-	}
-	if host != nil {
-		p.Provenance.Origin, p.Provenance.Seal = originToken, "token"
-	}
-	if err := m.writeWith(dir, p, id, h); err != nil {
+	seed := make([]byte, ed25519.SeedSize)
+	rand.Read(seed)
+	o := opened{public: &publicPart{Version: formatVersion, ClusterID: encode(cluster[:]), AuditKey: encode(auditKey(seed))}, audit: seed, by: by}
+	if err := o.write(dir, g); err != nil {
 		return Identity{}, err
 	}
 	return reopen(dir, identityFile, host)
 }
 
-// reopen reads what was just written: a bundle that cannot be opened is found
-// out by its maker and not by the first replica.
+// reopen reads what was just written, and returns the identity of its newest
+// generation: a bundle that cannot be opened is found out by its maker and not
+// by the first replica.
 func reopen(dir, identityFile string, host Host) (Identity, error) {
 	b, err := OpenWith(dir, identityFile, host)
 	if err != nil {
 		return Identity{}, err
 	}
-	return b.Identity(), nil
+	return b.Newest(), nil
 }
 
-// sealedKeys is a bundle's private half on its way to the seal. Without a
-// private key the signing key and the nonce key lie in a token.
+// sealedKeys are a generation's private half on its way to the seal; nil when it
+// lies in a token.
 type sealedKeys struct {
-	private  *ecdsa.PrivateKey
-	nonce    []byte
-	audit    []byte // Ed25519 seed
-	accepted [][]byte
+	private *ecdsa.PrivateKey
+	nonce   []byte
 }
 
 func newMaterial() (*sealedKeys, error) {
@@ -81,15 +78,9 @@ func newMaterial() (*sealedKeys, error) {
 	if err != nil {
 		return nil, err
 	}
-	nonce, audit := make([]byte, 32), make([]byte, ed25519.SeedSize)
+	nonce := make([]byte, 32)
 	rand.Read(nonce)
-	rand.Read(audit)
-	return &sealedKeys{private: private, nonce: nonce, audit: audit}, nil
-}
-
-// write completes the public part with these keys and writes both parts.
-func (m *sealedKeys) write(dir string, p publicPart, to sealer) error {
-	return m.writeWith(dir, p, to, m.handles(""))
+	return &sealedKeys{private: private, nonce: nonce}, nil
 }
 
 // handles are those of keys that are here.
@@ -98,59 +89,99 @@ func (m *sealedKeys) handles(kid string) handles {
 	return handles{&m.private.PublicKey, func(string) *Signer { return signer }, newMACKey(m.nonce)}
 }
 
-func (m *sealedKeys) writeWith(dir string, p publicPart, to sealer, h handles) error {
-	if err := m.describe(&p, h); err != nil {
-		return material("the keys cannot be encoded", err)
+// encode is how they lie in the seal.
+func (m *sealedKeys) encode() (secretKeys, error) {
+	if m == nil {
+		return secretKeys{}, nil
+	}
+	scalar, err := m.private.Bytes()
+	if err != nil {
+		return secretKeys{}, err
+	}
+	defer clear(scalar)
+	return secretKeys{encode(scalar), encode(m.nonce)}, nil
+}
+
+// halves are both halves of one generation.
+type halves struct {
+	public publicKeys
+	keys   *sealedKeys
+}
+
+// newGeneration makes keys, or takes the one pair that a host serves and no
+// generation has yet.
+func newGeneration(number int64, host Host, used ...string) (halves, error) {
+	m, from := (*sealedKeys)(nil), newProvenance(time.Now())
+	var h handles
+	if host != nil {
+		p, err := unused(host, used...)
+		if err != nil {
+			return halves{}, err
+		}
+		h, from.Origin, from.Seal = p.handles(host), originToken, "token"
+	} else {
+		var err error
+		if m, err = newMaterial(); err != nil {
+			return halves{}, material("the keys cannot be generated", err)
+		}
+		h = m.handles("")
+	}
+	public, err := describe(number, from, h)
+	if err != nil {
+		return halves{}, material("the keys cannot be encoded", err)
+	}
+	return halves{public, m}, nil
+}
+
+func describe(number int64, from provenance, h handles) (publicKeys, error) {
+	key, err := dated(number, h.public)
+	if err != nil {
+		return publicKeys{}, err
+	}
+	check, ok := nonceCheck(h.nonce)
+	if !ok {
+		return publicKeys{}, errMAC
+	}
+	digest, err := from.digest(key.KID)
+	return publicKeys{key, encode(check[:]), from, encode(digest[:])}, err
+}
+
+// write makes a bundle of the same cluster with these generations, the older one first.
+func (o opened) write(dir string, older halves, next ...halves) error {
+	p := publicPart{Version: o.public.Version, ClusterID: o.public.ClusterID, AuditKey: o.public.AuditKey, publicKeys: older.public, Next: []publicKeys{}}
+	for _, n := range next {
+		p.Next = append(p.Next, n.public)
 	}
 	public, err := canonical.CanonicalizeValue(p)
 	if err != nil {
 		return material("the bundle cannot be encoded", err)
 	}
-	sealed, err := m.seal(p, public, to)
+	sealed, err := o.seal(p, public, older, next)
 	if err != nil {
 		return material("the bundle cannot be sealed", err)
 	}
 	return publishDir(dir, map[string][]byte{publicFile: public, secretsFile: sealed})
 }
 
-func (m *sealedKeys) describe(p *publicPart, h handles) error {
-	current, err := dated(p.Generation, h.public)
-	if err != nil {
-		return err
-	}
-	p.KID, p.Key = current.KID, current.Key
-	check, ok := nonceCheck(h.nonce)
-	if !ok {
-		return errMAC
-	}
-	p.NonceCheck = encode(check[:])
-	p.AuditKey = encode(auditKey(m.audit))
-	digest, err := p.Provenance.digest(p.KID)
-	p.ProvenanceSHA256 = encode(digest[:])
-	return err
-}
-
-func (m *sealedKeys) seal(p publicPart, public []byte, to sealer) ([]byte, error) {
+func (o opened) seal(p publicPart, public []byte, older halves, next []halves) (_ []byte, err error) {
 	s := secretPart{
 		Version: formatVersion, ClusterID: p.ClusterID, Generation: p.Generation, PublicSHA256: publicDigest(public),
-		AuditKey: encode(m.audit), AcceptedNonces: []string{},
+		AuditKey: encode(o.audit), Next: make([]secretKeys, len(next)),
 	}
-	if m.private != nil {
-		scalar, err := m.private.Bytes()
-		if err != nil {
+	if s.secretKeys, err = older.keys.encode(); err != nil {
+		return nil, err
+	}
+	for i, n := range next {
+		if s.Next[i], err = n.keys.encode(); err != nil {
 			return nil, err
 		}
-		s.SigningKey, s.NonceKey = encode(scalar), encode(m.nonce)
-	}
-	for _, k := range m.accepted {
-		s.AcceptedNonces = append(s.AcceptedNonces, encode(k))
 	}
 	plain, err := json.Marshal(s)
 	if err != nil {
 		return nil, err
 	}
 	defer clear(plain)
-	return seal(plain, to)
+	return seal(plain, o.by)
 }
 
 // Open opens the bundle in dir with the age identity in identityFile. It checks
@@ -159,7 +190,7 @@ func (m *sealedKeys) seal(p publicPart, public []byte, to sealer) ([]byte, error
 // Every error is a *MaterialError: nothing is repaired (B13).
 func Open(dir, identityFile string) (*Bundle, error) { return OpenWith(dir, identityFile, nil) }
 
-// OpenWith is Open for a bundle whose signing key and nonce key lie in a token
+// OpenWith is Open for a bundle that has a generation whose keys lie in a token
 // that host reaches; what such a bundle seals itself is the audit key. A bundle
 // that seals all its keys is opened without a host only, and the other with one only.
 func OpenWith(dir, identityFile string, host Host) (*Bundle, error) {
@@ -167,12 +198,13 @@ func OpenWith(dir, identityFile string, host Host) (*Bundle, error) {
 	return o.bundle, err
 }
 
-// opened is a bundle with the halves that it was assembled from.
+// opened is a bundle with what it was assembled from.
 type opened struct {
 	bundle *Bundle
 	public *publicPart
-	keys   *sealedKeys
-	to     sealer
+	all    []halves
+	audit  []byte // Ed25519 seed
+	by     sealer
 }
 
 func openParts(dir, identityFile string, host Host) (opened, error) {
@@ -187,23 +219,23 @@ func openParts(dir, identityFile string, host Host) (opened, error) {
 	if err != nil {
 		return opened{}, material("the bundle's public part is malformed", err)
 	}
-	id, err := readIdentity(identityFile)
+	by, err := readIdentity(identityFile)
 	if err != nil {
 		return opened{}, err
 	}
-	s, err := openSecrets(dir, id)
+	s, err := openSecrets(dir, by)
 	if err != nil {
 		return opened{}, err
 	}
 	if !s.seals(p, public) {
 		return opened{}, material("the bundle's public part is not the one that was sealed", nil)
 	}
-	m, err := s.keys(p.Provenance.Origin == originToken)
-	if err != nil {
+	o := opened{public: p, audit: make([]byte, ed25519.SeedSize), by: by}
+	if o.all, err = s.halves(p); err != nil || !fill(o.audit, s.AuditKey) {
 		return opened{}, material("the bundle's sealed part is malformed", err)
 	}
-	b, err := assemble(p, m, host)
-	return opened{bundle: b, public: p, keys: m, to: id}, err
+	o.bundle, err = o.assemble(host)
+	return o, err
 }
 
 func (s *secretPart) seals(p *publicPart, public []byte) bool {
@@ -211,12 +243,12 @@ func (s *secretPart) seals(p *publicPart, public []byte) bool {
 		s.PublicSHA256 == publicDigest(public)
 }
 
-func openSecrets(dir string, id sealer) (*secretPart, error) {
+func openSecrets(dir string, by sealer) (*secretPart, error) {
 	sealed, err := readGuarded(filepath.Join(dir, secretsFile), noOtherAccess)
 	if err != nil {
 		return nil, err
 	}
-	plain, err := unseal(sealed, id)
+	plain, err := unseal(sealed, by)
 	if err != nil {
 		return nil, material("the identity does not open the bundle's seal", err)
 	}
@@ -228,26 +260,35 @@ func openSecrets(dir string, id sealer) (*secretPart, error) {
 	return &s, nil
 }
 
-// keys are what is sealed; of a bundle whose keys are in a token, the audit key alone.
-func (s *secretPart) keys(inToken bool) (*sealedKeys, error) {
-	m := &sealedKeys{nonce: make([]byte, 32), audit: make([]byte, ed25519.SeedSize)}
-	if inToken {
-		if s.SigningKey != "" || s.NonceKey != "" || len(s.AcceptedNonces) > 0 || !fill(m.audit, s.AuditKey) {
-			return nil, errFormat
-		}
-		return m, nil
-	}
-	var scalar [32]byte
-	defer clear(scalar[:])
-	if !fill(scalar[:], s.SigningKey) || !fill(m.nonce, s.NonceKey) || !fill(m.audit, s.AuditKey) {
+// halves joins each generation's public half with its private one.
+func (s *secretPart) halves(p *publicPart) (out []halves, err error) {
+	secrets := append([]secretKeys{s.secretKeys}, s.Next...)
+	if len(s.Next) != len(p.Next) {
 		return nil, errFormat
 	}
-	for _, text := range s.AcceptedNonces {
-		k := make([]byte, 32)
-		if !fill(k, text) {
+	for i, k := range p.all() {
+		m, err := secrets[i].keys(k.Provenance.Origin == originToken)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, halves{k, m})
+	}
+	return out, nil
+}
+
+// keys are what is sealed of a generation: nothing, when it lies in a token.
+func (s secretKeys) keys(inToken bool) (*sealedKeys, error) {
+	if inToken {
+		if s != (secretKeys{}) {
 			return nil, errFormat
 		}
-		m.accepted = append(m.accepted, k)
+		return nil, nil
+	}
+	m := &sealedKeys{nonce: make([]byte, 32)}
+	var scalar [32]byte
+	defer clear(scalar[:])
+	if !fill(scalar[:], s.SigningKey) || !fill(m.nonce, s.NonceKey) {
+		return nil, errFormat
 	}
 	private, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), scalar[:])
 	if err != nil {
@@ -257,41 +298,45 @@ func (s *secretPart) keys(inToken bool) (*sealedKeys, error) {
 	return m, nil
 }
 
-// assemble holds the private half against the public one and makes the handles.
-func assemble(p *publicPart, m *sealedKeys, host Host) (*Bundle, error) {
-	id, err := p.identity()
+// assemble holds the private halves against the public ones and makes the handles.
+func (o opened) assemble(host Host) (*Bundle, error) {
+	ids, err := o.public.identities()
 	if err != nil {
 		return nil, material("the bundle's public part is malformed", err)
 	}
-	if err := fips.Cluster(id.ClusterID); err != nil {
+	if err := fips.Cluster(ids[0].ClusterID); err != nil {
 		return nil, material(err.Error(), nil)
 	}
-	h, err := handlesOf(p, m, host)
-	if err != nil {
-		return nil, err
-	}
-	if !id.PublicKey.Equal(h.public) {
-		return nil, material("the signing key is not the one of the bundle's public identity", nil)
-	}
-	nonces := []macKey{h.nonce}
-	if check, ok := nonceCheck(h.nonce); !ok || !hmac.Equal(check[:], id.NonceCheck[:]) {
-		return nil, material("the nonce key is not the one of the bundle's public identity", nil)
-	}
-	if !bytes.Equal(auditKey(m.audit), id.AuditKey[:]) {
+	if !bytes.Equal(auditKey(o.audit), ids[0].AuditKey[:]) {
 		return nil, material("the sealed audit key is not the one of the bundle's public identity", nil)
 	}
-	for _, k := range m.accepted {
-		nonces = append(nonces, newMACKey(k))
+	if host != nil && !slices.ContainsFunc(o.all, func(h halves) bool { return h.keys == nil }) {
+		return nil, material("the bundle seals its keys itself, and a key host is named for them", nil)
 	}
-	known, err := p.verification()
+	b := &Bundle{auditor: newAuditor(ids[0].ClusterID, o.audit)}
+	for i, id := range ids {
+		g, err := o.all[i].generation(id, host)
+		if err != nil {
+			return nil, err
+		}
+		b.held = append(b.held, g)
+	}
+	return b.arranged(b.held[:1], []verificationKey{b.held[0].verification()})
+}
+
+// generation makes the handles of one, and holds them against its identity.
+func (h halves) generation(id Identity, host Host) (generation, error) {
+	keys, err := handlesOf(h.public, h.keys, host)
 	if err != nil {
-		return nil, material("the bundle's verification keys are malformed", err)
+		return generation{}, err
 	}
-	jwks, err := publish(known)
-	if err != nil {
-		return nil, material("the bundle's verification keys cannot be published", err)
+	if !id.PublicKey.Equal(keys.public) {
+		return generation{}, material("the signing key is not the one of the bundle's public identity", nil)
 	}
-	return &Bundle{identity: id, known: known, jwks: jwks, signers: h.signers, nonces: nonces, auditor: newAuditor(id.ClusterID, m.audit)}, nil
+	if check, ok := nonceCheck(keys.nonce); !ok || !hmac.Equal(check[:], id.NonceCheck[:]) {
+		return generation{}, material("the nonce key is not the one of the bundle's public identity", nil)
+	}
+	return generation{id, keys}, nil
 }
 
 func nonceCheck(k macKey) ([32]byte, bool) { return k(labelled(domainNonceCheck, nil)) }

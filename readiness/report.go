@@ -48,6 +48,11 @@ func Register(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger, kind st
 	return &Reporter{pool: pool, log: log, kind: kind, instance: id, boot: boot}, nil
 }
 
+// Hold says which generations of the cluster's keys this instance has proved to hold.
+func (r *Reporter) Hold(ctx context.Context, generations []int64) error {
+	return holdKeys(ctx, r.pool, r.instance, r.boot, generations)
+}
+
 // Run reports each probe every second, each in its own loop so that one that
 // hangs delays no other, until ctx ends.
 func (r *Reporter) Run(ctx context.Context, probes ...Probe) {

@@ -42,6 +42,12 @@ func registerReplica(ctx context.Context, pool *pgxpool.Pool, kind string, insta
 	return id, boot, err
 }
 
+func holdKeys(ctx context.Context, pool *pgxpool.Pool, instance, boot int64, generations []int64) error {
+	var none string
+	_, err := pg.Call(ctx, pool, `SELECT nw.hold_keys($1, $2, $3)::text`, []any{instance, boot, generations}, &none)
+	return err
+}
+
 func reportReplica(ctx context.Context, pool *pgxpool.Pool, kind string, instance, boot int64, family string, sequence int64, reason string, age time.Duration) (verdict string, err error) {
 	_, err = pg.Call(ctx, pool, `SELECT verdict FROM nw.report_replica($1, $2, $3, $4, $5, $6, $7, $8)`,
 		[]any{kind, instance, boot, family, sequence, reason == Good, reason, age.Milliseconds()}, &verdict)

@@ -82,7 +82,7 @@ func (r *replica) public(a *authority.Authority, s *server.Server) (h http.Handl
 	var door console.Door = &session.Proxied{Actors: a, Envelopes: r.entrance.envelopes, Header: r.entrance.header, Refuse: refuse}
 	if r.entrance.provider != nil {
 		l := r.config.Console.Login
-		kept, err := session.NewKept(session.Config{Actors: a, Envelopes: r.entrance.envelopes, Provider: r.entrance.provider, Members: r.members, Pool: r.pool, Marks: r.keys.Nonces(),
+		kept, err := session.NewKept(session.Config{Actors: a, Envelopes: r.entrance.envelopes, Provider: r.entrance.provider, Members: r.members, Pool: r.pool, Marks: a.Marks(),
 			Idle: l.Idle.Std(), Life: l.Life.Std(), Refuse: refuse, Log: r.log})
 		if err != nil {
 			return nil, nil, config.Wrong("console.login", "cannot be used: %s", err)

@@ -141,7 +141,7 @@ func (p program) gateCommand(use, short string, act func(context.Context, *pgxpo
 }
 
 func (p program) keys() *cobra.Command {
-	return group("keys", "Make the cluster's key bundle, and register it", p.keysInit(), p.keysRegister())
+	return group("keys", "Make the cluster's key bundle, and register it", p.keysInit(), p.keysRegister(), p.keysProvenance(), p.keysSnapshot())
 }
 
 // bundleFlags say where a key bundle is, and who has what it does not seal.
@@ -160,6 +160,11 @@ func hostOf(h config.Host) (keys.Host, error) {
 	if h.Socket == "" {
 		return nil, nil
 	}
+	return clientOf(h)
+}
+
+// clientOf asks the key host as the user as whom it must run.
+func clientOf(h config.Host) (*keyhost.Client, error) {
 	uid := os.Getuid()
 	if h.User != "" {
 		var err error
@@ -214,7 +219,7 @@ func (p program) keysRegister() *cobra.Command {
 			return err
 		}
 		return d.with(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
-			err := authority.RegisterIdentity(ctx, pool, bundle.Identity())
+			err := authority.RegisterIdentity(ctx, pool, bundle.Identity(), authority.DefaultWaits)
 			if err == nil {
 				err = p.sayIdentity("The database holds this identity.", bundle.Identity())
 			}

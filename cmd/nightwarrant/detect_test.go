@@ -42,9 +42,10 @@ func TestProjectedMaterialIsLookedAtAgain(t *testing.T) {
 			return errors.Join(os.RemoveAll(bundle), os.CopyFS(bundle, os.DirFS(other.config.Keys.Dir)), private(bundle), copyFile(other.config.Keys.IdentityFile, identity))
 		},
 		"the next generation": func(bundle, identity string) error {
-			prepared, activated := bundle+".prepared", bundle+".activated"
-			_, err := keys.Rotate(bundle, identity, prepared, activated)
-			return errors.Join(err, os.RemoveAll(bundle), os.Rename(activated, bundle))
+			both, alone := bundle+".both", bundle+".alone"
+			_, err := keys.Prepare(bundle, identity, both, 1, 1, nil)
+			_, err2 := keys.Trim(both, identity, alone, 2, nil)
+			return errors.Join(err, err2, os.RemoveAll(bundle), os.Rename(alone, bundle))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,12 +82,12 @@ func copyFile(from, to string) error {
 // A bundle that was prepared for a rotation is the same bundle. Whoever rolls it
 // out exchanges the directory as a whole, in the middle of a look or not, and
 // closes nothing.
-func TestAPreparedBundleIsTheSame(t *testing.T) {
+func TestASuccessorIsTheSameUntilItIsActivated(t *testing.T) {
 	t.Parallel()
 	r, s := trusting(t)
 	now, next := filepath.Join(s.dir, "now"), filepath.Join(s.dir, "next")
 	require.NoError(t, os.Rename(r.config.Keys.Dir, now))
-	_, err := keys.Rotate(now, r.config.Keys.IdentityFile, next, filepath.Join(s.dir, "activated"))
+	_, err := keys.Prepare(now, r.config.Keys.IdentityFile, next, 1, 1, nil)
 	require.NoError(t, err)
 	project := func(target string) {
 		link := filepath.Join(s.dir, "link")

@@ -9,9 +9,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nightwarrant/nightwarrant/authority"
 	"github.com/nightwarrant/nightwarrant/authority/attestation"
 	"github.com/nightwarrant/nightwarrant/authority/audit/sequencer"
 	"github.com/nightwarrant/nightwarrant/internal/directory"
+	"github.com/nightwarrant/nightwarrant/keys"
 	"github.com/nightwarrant/nightwarrant/readiness"
 )
 
@@ -42,38 +44,58 @@ func (r *replica) lookAtAudit(ctx context.Context) (string, error) {
 
 // lookAtSigning has the keys prove themselves anew: those that sign here, and
 // those that a replica which starts now would be given.
-func (r *replica) lookAtSigning(context.Context) (string, error) {
+func (r *replica) lookAtSigning(ctx context.Context) (string, error) {
 	var challenge [32]byte
 	_, _ = rand.Read(challenge[:]) // never fails (crypto/rand)
-	signature, mac, err := r.keys.Challenge(challenge)
+	now := r.inForce()
+	signature, mac, err := now.Challenge(challenge)
 	if err == nil {
-		err = r.keys.VerifyChallenge(challenge, signature, mac)
+		err = now.VerifyChallenge(challenge, signature, mac)
 	}
 	if err != nil {
 		return readiness.Material, err
 	}
-	if r.projected() == nil {
+	if r.projected(ctx) == nil {
 		return readiness.Good, nil
 	}
-	if err := r.projected(); err != nil { // not just exchanged as a whole, between two reads
+	var wrong *keys.MaterialError
+	if err := r.projected(ctx); errors.As(err, &wrong) { // not just exchanged as a whole, between two reads
 		return readiness.Material, err
 	}
-	return readiness.Good, nil
+	return readiness.Good, nil // what else can be wrong is the database, which says so itself
 }
 
-// projected opens the bundle that lies on disk and holds it against the
-// registered identity, which the one in memory was held against at the start.
-func (r *replica) projected() error {
+// projected opens the bundle that lies on disk and has it used: this is how a
+// replica gets the successor of its bundle without a restart.
+func (r *replica) projected(ctx context.Context) error {
 	bundle, err := openKeys(r.config.Keys)
 	if err != nil {
 		return err
 	}
-	return bundle.Prove(r.keys.Identity())
+	return r.hold(ctx, bundle)
+}
+
+// follow ties this replica's bundle to what the database says, which is told in
+// turn what generations it holds.
+func (r *replica) follow(a *authority.Authority, reporter *readiness.Reporter) {
+	var told []int64
+	r.inForce = a.Keys
+	r.hold = func(ctx context.Context, opened *keys.Bundle) error {
+		holds, err := a.Hold(ctx, opened)
+		if err != nil || slices.Equal(holds, told) {
+			return err
+		}
+		if err := reporter.Hold(ctx, holds); err != nil {
+			return err
+		}
+		told = holds
+		return nil
+	}
 }
 
 // lookAtNonces opens a fresh nonce, and sees one for somebody else refused.
 func (r *replica) lookAtNonces(context.Context) (string, error) {
-	n := r.keys.Nonces()
+	n := r.inForce().Nonces()
 	fresh, foreign := n.Mint(r.config.Issuer), n.Mint(r.config.Issuer+"/elsewhere")
 	opened, err := n.Open(fresh, r.config.Issuer)
 	_, bad := n.Open(foreign, r.config.Issuer)

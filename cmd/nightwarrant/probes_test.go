@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -36,7 +37,8 @@ func trusting(t testing.TB) (*replica, *site) {
 	require.NoError(t, config.Load(s.file, c, func(string) string { return "" }))
 	bundle, err := keys.Open(c.Keys.Dir, c.Keys.IdentityFile)
 	require.NoError(t, err)
-	r := &replica{config: c, keys: bundle}
+	r := &replica{config: c, keys: bundle, inForce: func() *keys.Bundle { return bundle },
+		hold: func(_ context.Context, opened *keys.Bundle) error { return opened.Prove(bundle.Identity()) }}
 	require.NoError(t, r.trust())
 	return r, s
 }

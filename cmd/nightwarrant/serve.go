@@ -48,7 +48,9 @@ type replica struct {
 	watching   *pgxpool.Pool // of readiness alone: evaluating must not queue behind what it judges
 	schema     int64         // that this binary was built for
 	disk       disk.Watch
-	keys       *keys.Bundle
+	keys       *keys.Bundle                              // as it was at the start
+	inForce    func() *keys.Bundle                       // as it is now
+	hold       func(context.Context, *keys.Bundle) error // uses what was opened, if it is ours
 	workloads  *jwks.Cache
 	people     *jwks.Cache
 	assertions *attestation.Verifier
@@ -206,7 +208,7 @@ func (r *replica) run(ctx context.Context) error {
 		return err
 	}
 	gate := readiness.NewGate(r.watching, r.log)
-	a, err := authority.New(ctx, authority.Config{Pool: r.pool, Keys: r.keys, Assertions: r.assertions, Envelopes: r.envelopes, Gate: gate, Directory: r.members,
+	a, err := authority.New(ctx, authority.Config{Pool: r.pool, Bundle: r.keys, Assertions: r.assertions, Envelopes: r.envelopes, Gate: gate, Directory: r.members,
 		Issuer: r.config.Issuer, Lease: r.config.Lease.Std(), Pages: r.config.Console.Origin, Log: r.log})
 	if err != nil {
 		return err
@@ -225,6 +227,7 @@ func (r *replica) run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, closeAll(public, admin))
 	}
+	r.follow(a, reporter)
 	r.log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("issuer", r.config.Issuer), addressOf("listen", public), addressOf("admin_listen", admin))
 	tasks, ctx := errgroup.WithContext(ctx)
 	serveOn(ctx, tasks, public, calls, r.log)

@@ -86,15 +86,20 @@ func New(t testing.TB) *House {
 // Bare starts a house with a registered key bundle, an empty registry and a closed gate.
 func Bare(t testing.TB) *House { return Trusting(t, Trust{}) }
 
-// Trust is who may say which workload is calling, beside the house's own issuer.
+// Trust is who may say which workload is calling, beside the house's own issuer,
+// and what a rotation of keys waits for.
 type Trust struct {
 	Issuers []jwks.Issuer
 	Reviews map[string]attestation.Reviewer
+	Waits   authority.Waits
 }
 
 // Trusting is Bare with further issuers of workloads.
 func Trusting(t testing.TB, trust Trust) *House {
 	t.Helper()
+	if trust.Waits == (authority.Waits{}) {
+		trust.Waits = authority.DefaultWaits
+	}
 	db := teststack.Database(t)
 	h := &House{T: t, DB: db, Owner: db.Pool(t, teststack.Owner), Pool: db.Pool(t, "nw_authority"), Workloads: jwkstest.New(t), Platform: jwkstest.New(t), People: &directorytest.People{}, Trust: trust,
 		Log: &Log{}}
@@ -114,7 +119,7 @@ func Trusting(t testing.TB, trust Trust) *House {
 	id, err := keys.Init(h.KeysDir, h.Identity)
 	require.NoError(t, err)
 	operator := db.Pool(t, "nw_operator")
-	require.NoError(t, authority.RegisterIdentity(context.Background(), operator, id))
+	require.NoError(t, authority.RegisterIdentity(context.Background(), operator, id, trust.Waits))
 	h.Bundle, err = keys.Open(h.KeysDir, h.Identity)
 	require.NoError(t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -144,7 +149,7 @@ func (h *House) Replica(b *keys.Bundle) (*authority.Authority, *readiness.Gate, 
 		Auditors:  []principal.OperatorRef{{Issuer: h.Platform.URL, Subject: AuditorName}}})
 	require.NoError(h.T, err)
 	gate := readiness.NewGate(h.Pool, log)
-	a, err := authority.New(context.Background(), authority.Config{Pool: h.Pool, Keys: b, Assertions: assertions, Envelopes: envelopes, Gate: gate, Directory: h.People,
+	a, err := authority.New(context.Background(), authority.Config{Pool: h.Pool, Bundle: b, Assertions: assertions, Envelopes: envelopes, Gate: gate, Directory: h.People,
 		Issuer: h.URL, Lease: 30 * time.Second, Log: log})
 	require.NoError(h.T, err)
 	return a, gate, server.New(a, gate, log)

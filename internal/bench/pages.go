@@ -205,7 +205,7 @@ func (h *pagesHouse) keys(ctx context.Context, dir string) (*keys.Bundle, error)
 		return nil, err
 	}
 	defer operator.Close()
-	if err := authority.RegisterIdentity(ctx, operator, id); err != nil {
+	if err := authority.RegisterIdentity(ctx, operator, id, authority.DefaultWaits); err != nil {
 		return nil, err
 	}
 	return keys.Open(bundle, identity)
@@ -234,7 +234,7 @@ func (h *pagesHouse) open(ctx context.Context, dir string) error {
 		return err
 	}
 	log := slog.New(slog.DiscardHandler)
-	h.authority, err = authority.New(ctx, authority.Config{Pool: h.pool, Keys: bundle, Assertions: assertions, Envelopes: h.people, Gate: readiness.NewGate(h.pool, log), Directory: everybody{},
+	h.authority, err = authority.New(ctx, authority.Config{Pool: h.pool, Bundle: bundle, Assertions: assertions, Envelopes: h.people, Gate: readiness.NewGate(h.pool, log), Directory: everybody{},
 		Issuer: pagesOwn, Lease: authority.MaxLease, Log: log})
 	return err
 }

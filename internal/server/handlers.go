@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -44,10 +45,14 @@ func (s *Server) metadata(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, http.StatusOK, metadataOf(s.origin))
 }
 
-func (s *Server) jwks(w http.ResponseWriter, _ *http.Request) error {
-	w.Header().Set("Cache-Control", "public, max-age=60")
+func (s *Server) jwks(w http.ResponseWriter, r *http.Request) error {
+	set, keep, err := s.authority.JWKS(r.Context())
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Cache-Control", fmt.Sprintf("public, max-age=%d", int(keep.Seconds())))
 	w.Header().Set("Content-Type", "application/jwk-set+json")
-	_, _ = w.Write(s.authority.Keys.JWKS()) // the caller may be gone
+	_, _ = w.Write(set) // the caller may be gone
 	return nil
 }
 
