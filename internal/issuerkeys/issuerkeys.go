@@ -9,6 +9,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,7 +20,8 @@ import (
 
 const (
 	maxJWKS = 64 << 10
-	fresh   = time.Minute      // then the keys are read again
+	fresh   = time.Minute      // then the keys are read again, or before, when their answer says so (RFC 9111 §5.2.2.1)
+	soonest = time.Second      // whatever it says
 	stale   = 5 * time.Minute  // then they are used no more
 	atMost  = 10 * time.Second // between two refreshes (protocol P27)
 	timeout = 2 * time.Second
@@ -42,22 +45,24 @@ type Set struct {
 
 	mu    sync.Mutex
 	keys  map[string]Key
-	read  time.Time // of keys
+	read  time.Time     // of keys
+	keep  time.Duration // from then on
 	tried time.Time
 }
 
 // New returns a set that has read nothing yet. url is the authority's JWKS; client must follow no redirect.
 func New(url string, client *http.Client, now func() time.Time) *Set {
-	return &Set{url: url, http: client, now: now}
+	return &Set{url: url, http: client, now: now, keep: fresh}
 }
 
-// Key returns the key of that kid. ok is false for a kid that is unknown after at most one refresh in 10 s; the error
-// says that there are no keys to look in. A refresh that ctx cuts short is used up like any other.
+// Key returns the key of that kid. ok is false for a kid that is unknown after at most one refresh in 10 s, or in the time
+// for which the authority lets its keys be kept, if that is less; the error says that there are no keys to look in. A
+// refresh that ctx cuts short is used up like any other.
 func (s *Set) Key(ctx context.Context, kid string) (k Key, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
-	if k, ok = s.keys[kid]; !ok || now.Sub(s.read) > fresh {
+	if k, ok = s.keys[kid]; !ok || now.Sub(s.read) > s.keep {
 		s.refresh(ctx, now)
 		k, ok = s.keys[kid]
 	}
@@ -68,32 +73,44 @@ func (s *Set) Key(ctx context.Context, kid string) (k Key, ok bool, err error) {
 }
 
 func (s *Set) refresh(ctx context.Context, now time.Time) {
-	if !s.tried.IsZero() && now.Sub(s.tried) < atMost {
+	if !s.tried.IsZero() && now.Sub(s.tried) < min(atMost, s.keep) {
 		return
 	}
 	s.tried = now
-	if keys, err := s.fetch(ctx); err == nil {
-		s.keys, s.read = keys, now
+	if keys, keep, err := s.fetch(ctx); err == nil {
+		s.keys, s.keep, s.read = keys, keep, now
 	}
 }
 
-func (s *Set) fetch(ctx context.Context) (map[string]Key, error) {
+func (s *Set) fetch(ctx context.Context) (map[string]Key, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	resp, err := s.http.Do(req)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxJWKS+1))
 	if err != nil || resp.StatusCode != http.StatusOK || len(body) > maxJWKS {
-		return nil, ErrNoKeys
+		return nil, 0, ErrNoKeys
 	}
-	return parse(body)
+	keys, err := parse(body)
+	return keys, keepOf(resp.Header.Get("Cache-Control")), err
+}
+
+// keepOf reads max-age, which the authority sets to the time that it waits before it signs with a new key.
+func keepOf(control string) time.Duration {
+	for directive := range strings.SplitSeq(control, ",") {
+		age, is := strings.CutPrefix(strings.TrimSpace(directive), "max-age=")
+		if seconds, err := strconv.ParseUint(age, 10, 31); is && err == nil {
+			return max(soonest, min(fresh, time.Duration(seconds)*time.Second))
+		}
+	}
+	return fresh
 }
 
 // parse takes ES256 signature keys with a kid and a generation, and refuses the whole set when one is not, or when a

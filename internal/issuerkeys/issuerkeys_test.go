@@ -59,6 +59,7 @@ type keyServer struct {
 	now    time.Time
 	status int
 	body   string
+	keep   string
 	asked  int
 }
 
@@ -67,7 +68,7 @@ func (k *keyServer) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	k.asked++
-	return &http.Response{StatusCode: k.status, Body: io.NopCloser(strings.NewReader(k.body)), Header: http.Header{}}, nil
+	return &http.Response{StatusCode: k.status, Body: io.NopCloser(strings.NewReader(k.body)), Header: http.Header{"Cache-Control": {k.keep}}}, nil
 }
 
 func newKeyServer() (*keyServer, *Set) {
@@ -116,6 +117,30 @@ func TestKeysAreReadAgainAndUsedNoMoreWhenTheyAreOld(t *testing.T) {
 	server.status = http.StatusOK
 	ok, err = use(atMost)
 	require.True(t, ok && err == nil)
+}
+
+// The authority says for how long its keys may be kept, because it waits for that
+// long before it signs with another (P27).
+func TestKeysAreReadAgainAsTheAuthoritySays(t *testing.T) {
+	t.Parallel()
+	for control, want := range map[string]time.Duration{
+		"public, max-age=60": fresh, "max-age=5": 5 * time.Second, "no-cache, max-age=0": soonest, "max-age=86400": fresh, "": fresh,
+		"max-age=-1": fresh, "max-age=1.5": fresh, "max-age=99999999999999": fresh, "s-maxage=5": fresh,
+	} {
+		server, keys := newKeyServer()
+		server.keep = control
+		for n, after := range []time.Duration{0, want, time.Millisecond, want, time.Millisecond} {
+			server.now = server.now.Add(after)
+			_, ok, err := keys.Key(t.Context(), "k")
+			require.True(t, ok && err == nil)
+			require.Equal(t, 1+n/2, server.asked, control)
+		}
+		_, _, _ = keys.Key(t.Context(), "unknown")
+		server.now = server.now.Add(min(want, atMost))
+		_, _, _ = keys.Key(t.Context(), "unknown")
+		_, _, _ = keys.Key(t.Context(), "unknown")
+		require.Equal(t, 4, server.asked, control)
+	}
 }
 
 // A refresh ends with its context, and counts.
