@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"testing"
@@ -48,20 +49,54 @@ func newKey(t require.TestingT, name string) key {
 type log struct {
 	t           require.TestingT
 	key         key
+	witness     *audit.Cosigner
 	records     []audit.Record
 	checkpoints [][]byte
+	made        [][]audit.Cosignature
 	tree        audit.Tree
 	incarnation int64
+	resumed     audit.Resumption
 	start       time.Time
 }
 
 func newLog(t require.TestingT, n int) *log {
-	l := &log{t: t, key: newKey(t, origin), incarnation: 1, start: time.Date(2026, 11, 29, 10, 0, 0, 0, time.UTC)}
+	l := &log{t: t, key: newKey(t, origin), witness: newWitness(t), incarnation: 1, start: time.Date(2026, 11, 29, 10, 0, 0, 0, time.UTC)}
 	l.grow("record", n)
 	if n%10 > 0 {
-		l.checkpoints = append(l.checkpoints, l.sign(l.key))
+		l.keep()
 	}
 	return l
+}
+
+func newWitness(t require.TestingT) *audit.Cosigner {
+	secret, _, err := audit.GenerateCosigner("witness.example/w1")
+	require.NoError(t, err)
+	w, err := audit.NewCosigner(secret, func() time.Time { return exported })
+	require.NoError(t, err)
+	return w
+}
+
+// keep signs the log as it is, and has the witness sign that; where there is none, it has seen another history.
+func (l *log) keep() {
+	signed := l.sign(l.key)
+	l.checkpoints = append(l.checkpoints, signed)
+	var made []audit.Cosignature
+	if l.witness != nil {
+		made = append(made, l.cosign(l.witness))
+	}
+	l.made = append(l.made, made)
+}
+
+func (l *log) cosign(by *audit.Cosigner) audit.Cosignature {
+	signature, err := by.Sign([]byte(l.checkpoint().Text()))
+	require.NoError(l.t, err)
+	return append(binary.BigEndian.AppendUint32(nil, by.KeyHash()), signature...)
+}
+
+// witnessed is what the witness has: the log's checkpoint with its own signature.
+func (l *log) witnessed() []byte {
+	made := l.made[len(l.made)-1][0]
+	return append(slices.Clone(l.checkpoints[len(l.checkpoints)-1]), audit.SignatureLine(l.witness.Name(), l.witness.KeyHash(), made[4:])...)
 }
 
 func (l *log) grow(word string, n int) {
@@ -72,14 +107,14 @@ func (l *log) grow(word string, n int) {
 		l.records = append(l.records, r)
 		l.tree.Append(r.Digest)
 		if l.tree.Size()%10 == 0 {
-			l.checkpoints = append(l.checkpoints, l.sign(l.key))
+			l.keep()
 		}
 	}
 }
 
 func (l *log) checkpoint() audit.Checkpoint {
 	at := l.start.Add(time.Duration(l.tree.Size()) * time.Second)
-	return audit.Checkpoint{Origin: origin, Size: l.tree.Size(), Root: l.tree.Root(), At: at, Incarnation: l.incarnation, Epoch: 1}
+	return audit.Checkpoint{Origin: origin, Size: l.tree.Size(), Root: l.tree.Root(), At: at, Incarnation: l.incarnation, Epoch: 1, Resumed: l.resumed}
 }
 
 func (l *log) sign(by key) []byte {
@@ -89,6 +124,8 @@ func (l *log) sign(by key) []byte {
 	require.NoError(l.t, err)
 	return signed
 }
+
+func (l *log) forget() { l.records, l.checkpoints, l.made, l.tree = nil, nil, nil, audit.Tree{} }
 
 func (l *log) renumber() {
 	for i := range l.records {
@@ -103,8 +140,12 @@ func (l *log) bundle() *audit.Bundle {
 	for _, r := range l.records {
 		require.NoError(l.t, w.Record(r))
 	}
-	for _, c := range l.checkpoints {
-		require.NoError(l.t, w.Checkpoint(c))
+	for i, c := range l.checkpoints {
+		var made []audit.Cosignature
+		if i < len(l.made) {
+			made = l.made[i]
+		}
+		require.NoError(l.t, w.Checkpoint(c, made...))
 	}
 	b, err := audit.ReadBundle(&out, nil)
 	require.NoError(l.t, err)
@@ -176,9 +217,11 @@ func TestTamper(t *testing.T) {
 			l.renumber()
 		}, false, audit.Inserted, 13},
 		"fork": {func(l *log) {
-			l.records, l.checkpoints, l.tree = nil, nil, audit.Tree{}
+			l.forget()
 			l.grow("record", 20)
+			l.witness = nil
 			l.grow("other", 27)
+			l.keep()
 			l.start = l.start.Add(time.Millisecond)
 		}, true, audit.Forked, 0},
 		"fork in one bundle": {func(l *log) {
@@ -197,26 +240,164 @@ func TestTamper(t *testing.T) {
 		}, false, audit.SwappedCheckpoint, 0},
 		"old backup restored": {func(l *log) { l.records, l.checkpoints = l.records[:20], l.checkpoints[:2] }, true, audit.OldBackup, 20},
 		"old backup restored and gone on": {func(l *log) {
-			l.records, l.checkpoints, l.tree = nil, nil, audit.Tree{}
+			l.forget()
 			l.grow("record", 20)
-			l.incarnation = 2
+			l.witness, l.incarnation = nil, 2
 			l.grow("other", 27)
+			l.keep()
 		}, true, audit.OldBackup, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := newLog(t, 47)
-			anchors := slices.Clone(l.checkpoints)
+			anchored, witnessed, witness := slices.Clone(l.checkpoints), l.witnessed(), l.witness.Witness
 			c.tamper(l)
-			if !c.anchored {
-				anchors = nil
+			named := func(by string, anchors [][]byte, witnesses ...audit.Witness) {
+				r, err := audit.Verify(l.bundle(), l.key.Verifier, anchors, witnesses...)
+				require.NoError(t, err, by)
+				require.Len(t, r.Findings, 1, "%s: %v", by, r.Findings)
+				assert.Equal(t, c.want, r.Findings[0].Tamper, "%s: %s", by, r.Findings[0].Why)
+				assert.NotEmpty(t, r.Findings[0].Why, by)
+				if by != "what a witness has" || c.anchored || len(l.checkpoints) > 0 {
+					assert.Equal(t, c.from, r.Findings[0].From, by)
+				}
 			}
-			r := l.verify(anchors...)
-			require.Len(t, r.Findings, 1, r.Findings)
-			assert.Equal(t, c.want, r.Findings[0].Tamper, r.Findings[0].Why)
-			assert.Equal(t, c.from, r.Findings[0].From)
-			assert.NotEmpty(t, r.Findings[0].Why)
+			if !c.anchored {
+				named("the log's key", nil)
+			}
+			named("an anchor", anchored)
+			named("what a witness has", [][]byte{witnessed}, witness)
 		})
+	}
+}
+
+// Who has the log's key can write another history, and cannot have had it seen.
+func TestWhoHasTheLogsKeyIsSeen(t *testing.T) {
+	t.Parallel()
+	rewrite := func(l *log) { l.forget(); l.witness = nil; l.grow("other", 47); l.keep() }
+	for name, c := range map[string]struct {
+		tamper   func(l *log)
+		anchored bool
+		want     audit.Tamper
+	}{
+		"rewritten": {rewrite, false, audit.SwappedCheckpoint},
+		"rewritten, the signatures of before left": {func(l *log) { made := l.made[4]; rewrite(l); l.made[4] = made }, false, audit.SwappedCheckpoint},
+		"rewritten, signed by somebody else":       {func(l *log) { rewrite(l); l.made[4] = []audit.Cosignature{l.cosign(newWitness(l.t))} }, false, audit.SwappedCheckpoint},
+		"rewritten, and the witness asked":         {rewrite, true, audit.Forked},
+		"cut short, and the witness asked":         {func(l *log) { l.records, l.checkpoints, l.made = l.records[:35], l.checkpoints[:3], l.made[:3] }, true, audit.OldBackup},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLog(t, 47)
+			witnessed, witness := l.witnessed(), l.witness.Witness
+			c.tamper(l)
+			assert.True(t, l.verify().OK(), "the key alone proves nothing against who has it")
+			var anchors [][]byte
+			if c.anchored {
+				anchors = append(anchors, witnessed)
+			}
+			r, err := audit.Verify(l.bundle(), l.key.Verifier, anchors, witness)
+			require.NoError(t, err)
+			require.NotEmpty(t, r.Findings)
+			assert.Equal(t, c.want, r.Findings[0].Tamper, r.Findings)
+		})
+	}
+}
+
+// An anchor that is younger than an export tells nothing about it, but that it is old.
+func TestAnAnchorThatIsYoungerThanTheExport(t *testing.T) {
+	t.Parallel()
+	l := newLog(t, 47)
+	anchors := slices.Clone(l.checkpoints)
+	l.records, l.checkpoints = l.records[:35], l.checkpoints[:3]
+	b := l.bundle()
+	b.At = l.start.Add(40 * time.Second)
+	r, err := audit.Verify(b, l.key.Verifier, anchors)
+	require.NoError(t, err)
+	assert.Empty(t, r.Findings)
+	assert.True(t, r.ExportAgain)
+	assert.False(t, r.OK(), "it may be cut short all the same")
+
+	b.At = l.start.Add(51 * time.Second)
+	r, err = audit.Verify(b, l.key.Verifier, anchors)
+	require.NoError(t, err)
+	require.Len(t, r.Findings, 1)
+	assert.Equal(t, audit.OldBackup, r.Findings[0].Tamper, "the first that is missing had long been signed")
+
+	l.checkpoints = slices.Clone(anchors)
+	b = l.bundle()
+	b.At = l.start
+	r, err = audit.Verify(b, l.key.Verifier, anchors)
+	require.NoError(t, err)
+	require.Len(t, r.Findings, 1)
+	assert.Equal(t, audit.DeletedTail, r.Findings[0].Tamper, "the log itself says that it is longer")
+}
+
+// A log that was resumed gives up what its decision names, and nothing else.
+func TestResumedLog(t *testing.T) {
+	t.Parallel()
+	resume := func(t *testing.T) (l *log, before [][]byte) {
+		l = newLog(t, 47)
+		before = append(slices.Clone(l.checkpoints), l.witnessed())
+		lost := l.checkpoint()
+		l.forget()
+		l.grow("record", 20)
+		l.incarnation, l.resumed = 3, audit.Resumption{Number: 3, From: 20, Lost: lost.Size, LostRoot: lost.Root}
+		l.start = l.start.Add(time.Hour)
+		l.grow("after", 25)
+		l.keep()
+		return l, before
+	}
+	l, before := resume(t)
+	r, err := audit.Verify(l.bundle(), l.key.Verifier, append(before, l.witnessed()), l.witness.Witness)
+	require.NoError(t, err)
+	assert.True(t, r.OK(), r.Findings)
+	assert.Equal(t, []audit.Resumed{{Incarnation: 3, From: 20, Lost: 47}}, r.Resumed)
+	assert.EqualValues(t, 45, r.Covered)
+
+	other := &log{t: t, key: l.key, incarnation: 1, start: l.start}
+	other.grow("record", 20)
+	other.grow("else", 30)
+	for name, anchor := range map[string][]byte{
+		"more than was given up": other.checkpoints[4],
+		"another log before it parted": func() []byte {
+			o := &log{t: t, key: l.key, incarnation: 1, start: l.start}
+			o.grow("else", 10)
+			return o.checkpoints[0]
+		}(),
+		"more of the resumed log": func() []byte {
+			l, _ := resume(t)
+			l.key = other.key
+			l.grow("more", 5)
+			return l.checkpoints[len(l.checkpoints)-1]
+		}(),
+		"another one as long as was lost": func() []byte {
+			o := &log{t: t, key: l.key, incarnation: 1, start: l.start}
+			o.grow("else", 47)
+			return o.sign(l.key)
+		}(),
+	} {
+		r := l.verify(append(before, anchor)...)
+		assert.NotEmpty(t, r.Findings, name)
+	}
+
+	// Restored once more, from before the decision, by somebody who says nothing of it.
+	anchors := append(before, l.checkpoints...)
+	l.forget()
+	l.resumed, l.incarnation = audit.Resumption{}, 4
+	l.grow("record", 20)
+	l.grow("third", 30)
+	assert.NotEmpty(t, l.verify(anchors...).Findings)
+
+	for name, bad := range map[string]audit.Resumption{
+		"nothing lost":         {Number: 3, From: 20, Lost: 20},
+		"of itself":            {Number: 3, From: 20, Lost: 47, LostOf: 3},
+		"negative":             {Number: 3, From: -1, Lost: 47},
+		"more than once given": {Number: -3, From: 20, Lost: 47},
+	} {
+		l.resumed = bad
+		_, err := audit.OpenCheckpoint(l.sign(l.key), l.key.Verifier)
+		require.Error(t, err, name)
 	}
 }
 
