@@ -130,3 +130,6 @@ func privateKey(block *pem.Block, wrong error) (*ecdsa.PrivateKey, error) {
 	}
 	return private, nil
 }
+
+// ReadBounded reads a small regular file of any mode.
+func ReadBounded(path string, most int) ([]byte, error) { return readBounded(path, most, anyMode) }

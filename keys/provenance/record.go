@@ -328,7 +328,10 @@ func (h *Hash) UnmarshalText(b []byte) error {
 	return nil
 }
 
-func (h Hash) String() string { return hex.EncodeToString(h[:]) }
+func (h Hash) String() string {
+	text, _ := h.MarshalText() // it never fails
+	return string(text)
+}
 
 // Time is an instant in UTC, in whole seconds (RFC 3339 with Z); empty where
 // there is none.

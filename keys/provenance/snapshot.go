@@ -140,3 +140,34 @@ func (s *Snapshot) withdrawn(record string) string {
 	}
 	return s.Withdrawn[i].Why
 }
+
+// fresh tells that a snapshot is of the last 30 days.
+func (s *Snapshot) fresh(now time.Time) *Refusal {
+	if age := now.Sub(s.TakenAt.Time); age < 0 || age > SnapshotLife {
+		return refuse(ModuleStatusStale, "the snapshot of the CMVP is of %s; it must be of the last 30 days", s.TakenAt.Format(time.DateOnly))
+	}
+	return nil
+}
+
+func (p Policy) signedSnapshot(text, approvals []byte) (*Snapshot, *Refusal) {
+	s, d, err := ParseSnapshot(text)
+	if err != nil {
+		return nil, refuse(SignatureInvalid, "this is no snapshot that could have been signed: %s", err)
+	}
+	if err := p.Check(); err != nil {
+		return nil, refuse(Threshold, "the officers of the configuration cannot decide: %s", err)
+	}
+	return s, p.approved(d, approvals)
+}
+
+// VerifySnapshot holds a snapshot against its signatures and its age.
+func (p Policy) VerifySnapshot(text, approvals []byte) error {
+	s, r := p.signedSnapshot(text, approvals)
+	if r == nil {
+		r = s.fresh(p.Now())
+	}
+	if r != nil {
+		return r
+	}
+	return nil
+}

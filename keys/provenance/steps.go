@@ -59,11 +59,8 @@ func (v *verification) readRecord() *Refusal {
 }
 
 func (v *verification) readSnapshot() *Refusal {
-	s, d, err := ParseSnapshot(v.given.Snapshot)
-	if err != nil {
-		return refuse(EvidenceInsufficient, "there is no signed snapshot of the CMVP: %s", err)
-	}
-	if r := v.policy.approved(d, v.given.SnapshotApprovals); r != nil {
+	s, r := v.policy.signedSnapshot(v.given.Snapshot, v.given.SnapshotApprovals)
+	if r != nil {
 		return refuse(EvidenceInsufficient, "there is no signed snapshot of the CMVP: %s", r)
 	}
 	v.snapshot = s
@@ -154,9 +151,9 @@ func (v *verification) validation(context.Context) *Refusal {
 	}
 	s := v.snapshot
 	age := v.now.Sub(s.TakenAt.Time)
-	switch {
-	case age < 0 || age > SnapshotLife:
-		return refuse(ModuleStatusStale, "the snapshot of the CMVP is of %s; it must be of the last 30 days", s.TakenAt.Format(time.DateOnly))
+	switch r := s.fresh(v.now); {
+	case r != nil:
+		return r
 	case s.TakenAt.Before(v.record.Module.StatusCheckedAt.Time):
 		return refuse(ModuleStatusStale, "the snapshot is older than what the record was made from")
 	case age > snapshotAlarm:
