@@ -72,6 +72,7 @@ type Bundle struct {
 type generation struct {
 	Identity
 	handles
+	recorded bool
 }
 
 func (g generation) verification() verificationKey {
@@ -96,6 +97,17 @@ func (b *Bundle) Identity() Identity { return b.current.Identity }
 // Newest is the identity of the newest generation that the bundle holds, in
 // force or not.
 func (b *Bundle) Newest() Identity { return b.held[len(b.held)-1].Identity }
+
+// Recorded are the identities of the generations whose provenance digest is that
+// of a signed record: the one that signs, and the newest.
+func (b *Bundle) Recorded() (out []Identity) {
+	for _, g := range []generation{b.current, b.held[len(b.held)-1]} {
+		if g.recorded && !slices.ContainsFunc(out, func(i Identity) bool { return i.Generation == g.Generation }) {
+			out = append(out, g.Identity)
+		}
+	}
+	return out
+}
 
 // Signer signs capabilities with the current key; it is a capability.Signer.
 func (b *Bundle) Signer() *Signer { return b.SignerFor(keyhost.PurposeCapability) }

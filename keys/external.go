@@ -20,6 +20,27 @@ type Host interface {
 	MAC(ctx context.Context, key string, message []byte) ([32]byte, error)
 }
 
+// Vouched is a host whose new pair of keys a signed record of provenance is
+// about: the generation that is made of them is bound to that record.
+type Vouched struct {
+	Host
+	ClusterID [16]byte // that the record is for: a first bundle is made for it
+	KID       string   // of the recorded key
+	Digest    [32]byte // of the record
+}
+
+// recordOf is the record of a new pair, empty when there is none.
+func recordOf(host Host, kid string) (string, error) {
+	v, ok := host.(Vouched)
+	switch {
+	case !ok:
+		return "", nil
+	case v.KID != kid:
+		return "", material("the record of provenance is about another key than the host's new one", nil)
+	}
+	return encode(v.Digest[:]), nil
+}
+
 // originToken is the origin of keys that lie in a PKCS#11 token.
 const originToken = "pkcs11"
 

@@ -38,7 +38,8 @@ type publicKeys struct {
 type provenance struct {
 	Origin    string `json:"origin"`
 	Seal      string `json:"seal"`
-	CreatedAt string `json:"created_at"` // RFC 3339, UTC
+	CreatedAt string `json:"created_at"`       // RFC 3339, UTC
+	Record    string `json:"record,omitempty"` // digest of the record that officers have signed, 32 bytes, base64url
 }
 
 type publicJWK struct {
@@ -155,8 +156,15 @@ func newProvenance(at time.Time) provenance {
 	return provenance{Origin: "generated_locally", Seal: "age-x25519", CreatedAt: at.UTC().Format(time.RFC3339)}
 }
 
-// digest binds the statement to the key that it is about.
-func (p provenance) digest(kid string) ([32]byte, error) {
+// digest is that of the signed record, where there is one; else it binds the
+// statement to the key that it is about.
+func (p provenance) digest(kid string) (out [32]byte, err error) {
+	if p.Record != "" {
+		if p.Origin != originToken || !fill(out[:], p.Record) {
+			err = errFormat
+		}
+		return out, err
+	}
 	spelled, err := canonical.CanonicalizeValue(p)
 	return canonical.Digest(domainProvenance, []byte(kid), spelled), err
 }

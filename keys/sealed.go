@@ -46,6 +46,9 @@ func first(dir, identityFile string, host Host) (Identity, error) {
 	var cluster [16]byte
 	rand.Read(cluster[:])
 	fips.Mark(&cluster)
+	if v, ok := host.(Vouched); ok {
+		cluster = v.ClusterID
+	}
 	seed := make([]byte, ed25519.SeedSize)
 	rand.Read(seed)
 	o := opened{public: &publicPart{Version: formatVersion, ClusterID: encode(cluster[:]), AuditKey: encode(auditKey(seed))}, audit: seed, by: by}
@@ -119,6 +122,9 @@ func newGeneration(number int64, host Host, used ...string) (halves, error) {
 			return halves{}, err
 		}
 		h, from.Origin, from.Seal = p.handles(host), originToken, "token"
+		if from.Record, err = recordOf(host, p.kid); err != nil {
+			return halves{}, err
+		}
 	} else {
 		var err error
 		if m, err = newMaterial(); err != nil {
@@ -336,7 +342,7 @@ func (h halves) generation(id Identity, host Host) (generation, error) {
 	if check, ok := nonceCheck(keys.nonce); !ok || !hmac.Equal(check[:], id.NonceCheck[:]) {
 		return generation{}, material("the nonce key is not the one of the bundle's public identity", nil)
 	}
-	return generation{id, keys}, nil
+	return generation{id, keys, h.public.Provenance.Record != ""}, nil
 }
 
 func nonceCheck(k macKey) ([32]byte, bool) { return k(labelled(domainNonceCheck, nil)) }
