@@ -19,6 +19,7 @@ const (
 	member   = "member-7f3a"
 	operator = "operator-1c9d"
 	auditor  = "auditor-5e20"
+	scratch  = "scratch-40d2" // owns the task of the self-audit
 
 	consoleClient = "nightwarrant-console" // at which people sign in
 
@@ -45,6 +46,7 @@ people:
   - {subject: ` + member + `, email: member@people.demo, file: ` + s.path("people", "member-2") + `}
   - {subject: ` + operator + `, email: operator@people.demo, file: ` + s.path("people", "operator") + `}
   - {subject: ` + auditor + `, email: auditor@people.demo, file: ` + s.path("people", "auditor") + `}
+  - {subject: ` + scratch + `, email: scratch@people.demo, file: ` + s.path("people", "scratch") + `}
 clients: [{id: ` + consoleClient + `, redirect_uri: "` + s.Origin() + login.PathCallback + `"}]
 `,
 		directoryConfig: `listen: 127.0.0.1:` + port(s.ports.Directory) + `
@@ -53,6 +55,7 @@ members:
   - {subject: ` + member + `, email: member@people.demo}
   - {subject: ` + operator + `, email: operator@people.demo}
   - {subject: ` + auditor + `, email: auditor@people.demo}
+  - {subject: ` + scratch + `, email: scratch@people.demo}
 `,
 		directoryToken: s.passwords[directoryToken],
 		"guard.yaml": `kind: postgres
@@ -104,13 +107,14 @@ audit: {anchors: [` + s.anchors() + `]}
 			return err
 		}
 	}
-	return nil
+	return os.WriteFile(s.path(tripwireConfig), []byte(s.tripwire()), 0o600)
 }
 
 // pods are the workloads: the file of each one's token, and its account and name.
 var pods = map[string][3]string{
 	"worker-1": {"jobs", "bookkeeper", "bookkeeper-1"}, "worker-2": {"jobs", "bookkeeper", "bookkeeper-2"},
-	"probe": {"jobs", "probe", "probe-1"}, "probe-2": {"jobs", "probe", "probe-2"},
+	"probe":    {"jobs", "probe", "probe-1"}, // for whoever writes a worker
+	"tripwire": {"jobs", "tripwire", "tripwire-1"}, "tripwire-2": {"jobs", "tripwire", "tripwire-2"}, "stranger": {"jobs", "stranger", "stranger-1"},
 	"assistant-1": {"jobs", "assistant", "assistant-1"}, "mind": {"guards", "mind", "mind-1"},
 	"guard": {"guards", "ledger", "ledger-1"}, "guard-2": {"guards", "ledger", "ledger-2"},
 }

@@ -103,7 +103,8 @@ Be the operator, in another shell:
   %[5]s admin apply -f FILE --authority %[1]s --envelope-file %[6]s --key-file %[6]s.key
   %[5]s gate close --database-url-file %[7]s
   %[5]s gate release --database-url-file %[7]s
+  %[5]s tripwire --config %[10]s --close-gate
 
 Stop with Ctrl-C.
-`, s.Origin(), s.GuardURI(), s.path("logs"), s.path("people", "member"), s.binary, s.path("people", "operator"), s.path("config", "operator.url"), member, operator)
+`, s.Origin(), s.GuardURI(), s.path("logs"), s.path("people", "member"), s.binary, s.path("people", "operator"), s.path("config", "operator.url"), member, operator, s.path(tripwireConfig))
 }

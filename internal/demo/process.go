@@ -67,7 +67,11 @@ func (c *child) stop() {
 
 // run runs a command of this binary to its end and returns what it printed.
 func (s *Stack) run(ctx context.Context, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	return s.runFor(ctx, 30*time.Second, args...)
+}
+
+func (s *Stack) runFor(ctx context.Context, limit time.Duration, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	c := exec.CommandContext(ctx, s.binary, args...)
 	c.SysProcAttr, c.Env = dieWithParent(), environment()

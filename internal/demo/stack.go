@@ -77,6 +77,11 @@ type Stack struct {
 type ports struct {
 	Origin, ReplicaA, ReplicaB, AdminA, AdminB, Workloads, People, Directory, Guard, NATS, Monitor, Hook, Mind, Models int
 	Name                                                                                                               string // of this stack's databases and roles
+	Block                                                                                                              int    // of ports in which nothing else listens; 0 in older directories
+}
+
+func (p *ports) all() []*int {
+	return []*int{&p.Origin, &p.ReplicaA, &p.ReplicaB, &p.AdminA, &p.AdminB, &p.Workloads, &p.People, &p.Directory, &p.Guard, &p.NATS, &p.Monitor, &p.Hook, &p.Mind, &p.Models}
 }
 
 // Origin is the one public origin of the authority.
@@ -132,8 +137,18 @@ func (s *Stack) remember(name string, into any, choose func() error) error {
 // choose takes free ports where there are none yet, and none twice.
 func (p *ports) choose() error {
 	p.Name = cmp.Or(p.Name, "nw_"+fmt.Sprintf("%x", time.Now().UnixNano()))
+	if p.Block == 0 && p.Origin == 0 {
+		from, err := freeport.Block()
+		if err != nil {
+			return err
+		}
+		p.Block = from
+		for i, port := range p.all() {
+			*port = from + i
+		}
+	}
 	taken := map[int]bool{0: true}
-	for _, port := range []*int{&p.Origin, &p.ReplicaA, &p.ReplicaB, &p.AdminA, &p.AdminB, &p.Workloads, &p.People, &p.Directory, &p.Guard, &p.NATS, &p.Monitor, &p.Hook, &p.Mind, &p.Models} {
+	for _, port := range p.all() {
 		for taken[*port] {
 			free, err := freeport.Port()
 			if err != nil {
@@ -354,7 +369,7 @@ func (s *Stack) startIssuers(ctx context.Context) error {
 		return err
 	}
 	return until(ctx, 15*time.Second, "the issuers' first tokens", func() (bool, error) {
-		for _, f := range []string{"worker-1", "worker-2", "probe", "guard", "guard-2"} {
+		for _, f := range []string{"worker-1", "worker-2", "probe", "guard", "guard-2", "tripwire", "tripwire-2", "stranger"} {
 			if _, err := os.Stat(s.path("tokens", f)); err != nil {
 				return false, err
 			}

@@ -4,14 +4,17 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/canonical"
 	"github.com/nightwarrant/nightwarrant/internal/fsck"
 )
@@ -37,14 +40,6 @@ type Effects struct {
 	Committed  int64 `json:"committed"`
 	NotApplied int64 `json:"not_applied"`
 	Ambiguous  int64 `json:"ambiguous"`
-}
-
-// Attack is one of the nine threats of A16, tried.
-type Attack struct {
-	ID      string `json:"id"`
-	Name    string `json:"name"`
-	Refused bool   `json:"refused"`
-	Code    string `json:"code"`
 }
 
 // wantedRuns is how many runs the story waits for.
@@ -291,7 +286,17 @@ func (t teller) summary(ctx context.Context, attacks []Attack) (Summary, error) 
 func (s Summary) sound() bool {
 	ok := s.Fsck == "ok" && s.Log.sound() && s.Closing.sound() && s.Runs["succeeded"] >= wantedRuns && s.Approvals.sound() && s.Spend.sound() && s.Left.sound() && s.AppliedRows+s.Approvals.Applied+s.Spend.Calls == s.Effects.Committed && len(s.Attacks) == 9 && s.Replicas == 2
 	for _, a := range s.Attacks {
-		ok = ok && a.Refused && a.Code != ""
+		ok = ok && a.Verdict == "pass"
 	}
 	return ok
+}
+
+func firstTask(list string) (string, error) {
+	var page api.Page[api.Task]
+	err := json.Unmarshal([]byte(list), &page)
+	i := slices.IndexFunc(page.Items, func(k api.Task) bool { return k.Consented })
+	if err != nil || i < 0 {
+		return "", errors.Join(err, errors.New("the member has no task with a consent"))
+	}
+	return page.Items[i].Task, nil
 }

@@ -42,3 +42,30 @@ func Port() (int, error) {
 	}
 	return strconv.Atoi(port)
 }
+
+// BlockSize is how many ports a block has.
+const BlockSize = 32
+
+// blocks lie below all that Address chooses from, so that nobody else's process listens in one.
+const blocks = (first - 10_000) / BlockSize
+
+// Block is the first of BlockSize ports of the loopback address at none of which anybody listens.
+func Block() (int, error) {
+	for range tries {
+		from := 10_000 + BlockSize*rand.IntN(blocks)
+		if free(from) {
+			return from, nil
+		}
+	}
+	return 0, errors.New("freeport: no block of ports of the loopback address is free")
+}
+
+func free(from int) bool {
+	for port := from; port < from+BlockSize; port++ {
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:noctx // it binds and closes
+		if err != nil || l.Close() != nil {
+			return false
+		}
+	}
+	return true
+}

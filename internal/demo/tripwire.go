@@ -1,0 +1,106 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nightwarrant/nightwarrant/internal/freeport"
+)
+
+const tripwireConfig = "tripwire.yaml"
+
+// Attack is one of the nine threats of A16, tried.
+type Attack struct {
+	ID       string `json:"id"`
+	Title    string `json:"title"`
+	Verdict  string `json:"verdict"`
+	Evidence string `json:"evidence"`
+}
+
+// attacks has the self-audit run, with admission closed for it, and tells its nine attacks. All else of it must hold, too.
+func (t teller) attacks(ctx context.Context) (nine []Attack, err error) {
+	out, err := t.runFor(ctx, 3*time.Minute, "tripwire", "--config", t.path(tripwireConfig), "--close-gate", "--json")
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, out)
+	}
+	var report struct {
+		Lines []Attack `json:"lines"`
+	}
+	if err := json.Unmarshal([]byte(out), &report); err != nil {
+		return nil, err
+	}
+	for _, l := range report.Lines {
+		if strings.HasPrefix(l.ID, "A16.") {
+			nine = append(nine, l)
+			t.say("%s  %s: %s.", l.ID, l.Title, l.Verdict)
+		}
+	}
+	t.say("The self-audit tried these and %d more: all of it held, and nothing of it is left.", len(report.Lines)-len(nine))
+	slices.SortFunc(nine, func(a, b Attack) int { return strings.Compare(a.ID, b.ID) })
+	return nine, nil
+}
+
+// Rebuild goes on with another binary, in the processes that the self-audit attacks.
+func (s *Stack) Rebuild(ctx context.Context, binary string) error {
+	s.binary = binary
+	for _, name := range []string{"guard", "scheduler", "replica-a", "replica-b"} {
+		s.children[name].stop()
+	}
+	if err := s.startReplicas(ctx); err != nil {
+		return err
+	}
+	for _, name := range []string{"scheduler", "guard"} {
+		if _, err := s.start(name, name, "--config", s.path("config", name+".yaml")); err != nil {
+			return err
+		}
+	}
+	return s.WaitOpen(ctx, time.Minute)
+}
+
+// tripwire is the file of the self-audit.
+func (s *Stack) tripwire() string {
+	holder := func(dir, token string) string {
+		return "{token_file: " + s.path(dir, token) + ", key_file: " + s.path(dir, token+".key") + "}"
+	}
+	text := `authority: ` + s.Origin() + `
+replicas: ["` + local(s.ports.ReplicaA) + `", "` + local(s.ports.ReplicaB) + `"]
+admin: ["` + local(s.ports.AdminA) + `", "` + local(s.ports.AdminB) + `"]
+operator: ` + holder("people", "operator") + `
+member: ` + holder("people", "scratch") + `
+workload: ` + holder("tokens", "tripwire") + `
+second: ` + holder("tokens", "tripwire-2") + `
+stranger: ` + holder("tokens", "stranger") + `
+guard:
+  name: ledger
+  uri: ` + s.GuardURI() + `
+  pod: ` + holder("tokens", "guard-2") + `
+  granted: {action: row.append, resource: "table:entries", parameters: '{"table":"entries","values":{"memo":"self-audit","cents":1}}'}
+  denied: {action: row.delete, resource: "table:entries", parameters: '{"table":"entries","key":{"id":1}}'}
+gate: {database_url_file: ` + s.path("config", "operator.url") + `}
+logs: [` + s.path("logs") + `]
+`
+	if s.ports.Block != 0 {
+		text += fmt.Sprintf("hosts: [{host: 127.0.0.1, from: %d, to: %d, ports: [%s]}]\n", s.ports.Block, s.ports.Block+freeport.BlockSize-1, strings.Join(s.listening(), ", "))
+	}
+	return text
+}
+
+// listening are the ports of this stack at which something listens.
+func (s *Stack) listening() (all []string) {
+	p := s.ports
+	open := []int{p.Origin, p.ReplicaA, p.ReplicaB, p.AdminA, p.AdminB, p.Workloads, p.People, p.Directory, p.Guard, p.Hook}
+	if s.ownQueue() {
+		open = append(open, p.NATS, p.Monitor)
+	}
+	if s.mind {
+		open = append(open, p.Mind, p.Models)
+	}
+	for _, one := range open {
+		all = append(all, port(one))
+	}
+	return all
+}

@@ -1,0 +1,132 @@
+package tripwire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/internal/dpopclient"
+)
+
+const notClosed = reason("admission was not closed for this: say --close-gate, with an operator's database URL in the configuration")
+
+// close tries what must hold while admission is closed, where its operator agrees to that.
+func (t *tripwire) close(ctx context.Context) {
+	closing := func(try func(context.Context) (string, error)) func() (string, error) {
+		return func() (string, error) {
+			if t.Gate == nil {
+				return "", notClosed
+			}
+			return try(ctx)
+		}
+	}
+	t.line("A14.2", "while admission is closed every entry refuses, and what was given out before stays dead", []string{"A14", "A17"}, closing(t.whileClosed))
+	t.line("A16.8", "a partial platform taken for ready", []string{"A16", "A17"}, closing(t.partialPlatform))
+}
+
+// whileClosed closes by hand and tries every entry that admits.
+func (t *tripwire) whileClosed(ctx context.Context) (said string, err error) {
+	h, err := t.next(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer func() { t.give(ctx, h) }()
+	minted, err := t.mint(ctx, h, "closed", t.Guard.Granted)
+	if err != nil {
+		return "", err
+	}
+	if err := t.Gate.Close(ctx); err != nil {
+		return "", fmt.Errorf("the gate could not be closed: %w", err)
+	}
+	defer func() { err = errors.Join(err, t.reopen(ctx)) }()
+	if err := t.waitFor(ctx, false); err != nil {
+		return "", err
+	}
+	want := []api.Code{api.AdmissionClosed}
+	text, err := t.taskDocument(t.name+"-c", 1)
+	if err != nil {
+		return "", err
+	}
+	said, err = allRefused(
+		attempt{"claim", func() error { _, err := t.claim(ctx, h.reference, t.Workload); return err }, want},
+		attempt{"renew", func() error { return t.renew(ctx, h) }, want},
+		attempt{"mint", func() error { _, err := t.mint(ctx, h, "closed-2", t.Guard.Granted); return err }, want},
+		attempt{"effect at the guard", func() error { return t.operate(ctx, h, minted.AccessToken, minted.GuardNonce, t.Guard.Granted) }, want},
+		attempt{"choosing less", func() error {
+			return t.call(ctx, t.Member, http.MethodPost, api.PathOffers+"/"+t.offer.Offer+"/narrow", api.Choice{Limits: api.Limits{Effects: 1}}, &api.Offer{})
+		}, want},
+		attempt{"consent", func() error { return t.accept(ctx, t.offer) }, want},
+		attempt{"offer", func() error { return t.apply(ctx, text) }, want},
+	)
+	if err != nil {
+		return "", err
+	}
+	if err := t.reopen(ctx); err != nil {
+		return "", err
+	}
+	after, err := allRefused(attempt{"after the reopening, mint by a capability from before", func() error { _, err := t.mint(ctx, h, "closed-3", t.Guard.Granted); return err },
+		[]api.Code{api.ReadinessChanged, api.LeaseLost, api.AuthorityChanged, api.RunEnded}})
+	return said + "; " + after, err
+}
+
+// reopen ends our hold and waits for what opens by itself.
+func (t *tripwire) reopen(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	if err := t.Gate.Release(ctx); err != nil {
+		return fmt.Errorf("the hold on the gate could not be ended: %w", err)
+	}
+	return t.waitFor(ctx, true)
+}
+
+// waitFor waits until every replica says open, or closed. Each answers from a copy that may be half a second old, and
+// whatever stands in front may ask another one each time.
+func (t *tripwire) waitFor(ctx context.Context, open bool) error {
+	inARow, enough := 0, 4*max(1, len(t.Replicas))
+	what := map[bool]string{true: "an open gate", false: "a closed gate"}[open]
+	return until(ctx, what, func() (bool, error) {
+		for _, at := range append(t.Replicas, t.Authority) {
+			d, err := t.decision(ctx, at)
+			if inARow++; err != nil || d.Open != open {
+				inARow = 0
+				return false, err
+			}
+		}
+		return inARow >= enough, nil
+	})
+}
+
+// partialPlatform registers a guard that nobody runs: from then on the platform is not whole.
+func (t *tripwire) partialPlatform(ctx context.Context) (said string, err error) {
+	began := t.Now()
+	err = t.apply(ctx, fmt.Sprintf("kind: Guard\nname: %[1]s\ntitle: A guard that nobody runs\ncatalogue: postgres\nuri: https://%[1]s.invalid\nprofile: %[1]s\nprovable: true\nmax_call_ms: 1000\n", t.name))
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		retire := api.RetireRequest{Kind: "Guard", Name: t.name, Revision: 1}
+		if again := t.call(context.WithoutCancel(ctx), t.Operator, http.MethodPost, api.PathRetire, retire, &api.Retirement{}); again != nil && !dpopclient.Refused(again, api.Retired) {
+			err = errors.Join(err, again)
+		}
+		err = errors.Join(err, t.waitFor(context.WithoutCancel(ctx), true))
+	}()
+	if err := t.waitFor(ctx, false); err != nil {
+		return "", err
+	}
+	d, err := t.decision(ctx, t.Authority)
+	if err != nil {
+		return "", err
+	}
+	for _, f := range d.Families {
+		if f.Family == "guards" && !f.Good {
+			said = fmt.Sprintf("a guard that nobody runs closed admission within %s (%s)", t.Now().Sub(began).Round(time.Millisecond), f.Reason)
+		}
+	}
+	if said == "" {
+		return "", errors.New("admission closed, and the decision does not name the guards")
+	}
+	refused, err := allRefused(attempt{"consent", func() error { return t.accept(ctx, t.offer) }, []api.Code{api.AdmissionClosed}})
+	return said + "; " + refused, err
+}
