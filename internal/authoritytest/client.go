@@ -270,11 +270,17 @@ func (h *House) component(name, subject string) *Guard {
 // Ask is an admit request for a minted effect, as the standard guard would build it.
 func (g *Guard) Ask(w *Holder, minted api.TokenResponse, value, attempt string) api.AdmitRequest {
 	g.h.T.Helper()
+	return g.h.Ask(w.Key, minted, value, attempt)
+}
+
+// Ask is the admit request of whichever guard, for the effect of a worker with that key.
+func (h *House) Ask(worker *capability.Key, minted api.TokenResponse, value, attempt string) api.AdmitRequest {
+	h.T.Helper()
 	token := capability.Token(minted.AccessToken)
-	proof, err := capability.NewProof(w.Key, capability.ProofParams{Method: "POST", URL: GuardURI + "/operations/row.append", Nonce: minted.GuardNonce, AccessToken: token, Now: time.Now()})
-	require.NoError(g.h.T, err)
+	proof, err := capability.NewProof(worker, capability.ProofParams{Method: "POST", URL: GuardURI + "/operations/row.append", Nonce: minted.GuardNonce, AccessToken: token, Now: time.Now()})
+	require.NoError(h.T, err)
 	digest, _, err := capability.ParamsDigest(Params(value))
-	require.NoError(g.h.T, err)
+	require.NoError(h.T, err)
 	return api.AdmitRequest{Attempt: attempt, Capability: minted.AccessToken, Proof: proof, Method: "POST", Path: "/ledger/operations/row.append",
 		Effect: api.Detail{Type: api.DetailTypeEffect, Actions: []string{"row.append"}, Locations: []string{GuardURI}, Identifier: "table:entries",
 			ParamsSHA256: base64.RawURLEncoding.EncodeToString(digest[:])}}
