@@ -24,7 +24,7 @@ func (r *replica) probes(registered func() []string) []readiness.Probe {
 		readiness.StoreProbe(r.watching, r.schema, r.disk),
 		readiness.ClockProbe(r.watching, r.config.ClockBound.Std(), time.Now),
 		{Family: "audit", Look: r.lookAtAudit},
-		{Family: "signing", Look: r.lookAtSigning},
+		{Family: "signing", Look: r.lookAtVouched},
 		{Family: "nonces", Look: r.lookAtNonces},
 		{Family: "attestation", Look: func(ctx context.Context) (string, error) { return r.lookAtAttestation(ctx, registered()) }},
 		{Family: "directory", Look: r.lookAtDirectory},

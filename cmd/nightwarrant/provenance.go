@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nightwarrant/nightwarrant/internal/config"
+	"github.com/nightwarrant/nightwarrant/keys"
 	"github.com/nightwarrant/nightwarrant/keys/provenance"
 )
 
@@ -414,4 +415,31 @@ func firstKey(text []byte) (*ecdsa.PublicKey, error) {
 		}
 	}
 	return nil, config.Wrong("--jwks", "names a file that begins with no key of P-256")
+}
+
+func provenanceFlag(c *cobra.Command) *string {
+	return c.Flags().String("provenance", "", "signed record `FILE` of the key host's new key: the bundle is bound to it, and made for its cluster")
+}
+
+// recordedBy is a host whose new key a record is about.
+func recordedBy(host keys.Host, file string) (keys.Host, error) {
+	if file == "" {
+		return host, nil
+	}
+	text, err := readEvidence("--provenance", file)
+	if err != nil {
+		return nil, err
+	}
+	r, d, err := provenance.ParseRecord(text)
+	v := keys.Vouched{Host: host}
+	switch {
+	case err != nil:
+		return nil, config.Wrong("--provenance", "names a file that is no record: %s", err)
+	case host == nil:
+		return nil, config.Wrong("--provenance", "needs --keyhost: a record is of a key that lies in a token")
+	case !decodeHex(v.ClusterID[:], r.ClusterID):
+		return nil, config.Wrong("--provenance", "names a record for no cluster")
+	}
+	v.KID, v.Digest = r.Key.JWKThumbprint, d.Digest
+	return v, nil
 }

@@ -58,6 +58,7 @@ type replica struct {
 	entrance   entrance
 	members    *directory.SCIM
 	sequencer  *sequencer.Sequencer
+	vouching   *vouching // nil where no record of provenance is configured
 }
 
 // serve runs until ctx ends. What is wrong with files is found before the
@@ -65,6 +66,9 @@ type replica struct {
 func serve(ctx context.Context, c *config.Authority, log *slog.Logger) (err error) {
 	r := &replica{config: c, log: log}
 	if r.keys, err = openKeys(c.Keys); err != nil {
+		return err
+	}
+	if r.vouching, err = vouchingOf(c.Keys, instanceOf("authority", c.Instance)); err != nil {
 		return err
 	}
 	if err := r.trust(); err != nil {
@@ -213,6 +217,9 @@ func (r *replica) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := r.vouching.start(ctx, a.Keys()); err != nil {
+		return err
+	}
 	s := server.New(a, gate, r.log)
 	calls, sessions, err := r.public(a, s)
 	if err != nil {
@@ -233,6 +240,7 @@ func (r *replica) run(ctx context.Context) error {
 	serveOn(ctx, tasks, public, calls, r.log)
 	serveOn(ctx, tasks, admin, s.Admin(), r.log)
 	for _, loop := range []func(context.Context){r.workloads.Run, r.people.Run, a.Run, gate.Run, r.sequencer.Run, sessions,
+		func(ctx context.Context) { r.vouching.run(ctx, r.log, a.Keys) },
 		func(ctx context.Context) { reporter.Run(ctx, r.probes(a.Issuers)...) }} {
 		tasks.Go(func() error {
 			loop(ctx)

@@ -14,6 +14,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/keys"
 	"github.com/nightwarrant/nightwarrant/keys/keyhost"
 	"github.com/nightwarrant/nightwarrant/keys/provenance"
+	"github.com/nightwarrant/nightwarrant/readiness"
 )
 
 // Profiles and roots that this binary believes; one for tests has more.
@@ -105,13 +106,39 @@ func (v *vouching) files(digest provenance.Hash) (e provenance.Evidence) {
 	return e
 }
 
+// recordedNow is the key that signs, when it is bound to a record.
+func recordedNow(b *keys.Bundle) (keys.Identity, bool) {
+	for _, id := range b.Recorded() {
+		if id.Generation == b.Identity().Generation {
+			return id, true
+		}
+	}
+	return keys.Identity{}, false
+}
+
+// start refuses a key that is bound to a record and not vouched for.
+func (v *vouching) start(ctx context.Context, b *keys.Bundle) error {
+	id, recorded := recordedNow(b)
+	switch {
+	case !recorded:
+		return nil
+	case v == nil:
+		return provenance.Unconfigured()
+	}
+	return v.verify(ctx, id).Err()
+}
+
 // run verifies the key that signs, and the next one before it does, every ten
 // seconds, and each second while something is wrong.
-func (v *vouching) run(ctx context.Context, log *slog.Logger, recorded func() []keys.Identity) {
+func (v *vouching) run(ctx context.Context, log *slog.Logger, bundle func() *keys.Bundle) {
+	if v == nil {
+		return
+	}
+	defer v.client.Close() //nolint:errcheck // nothing is written
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		for _, id := range recorded() {
+		for _, id := range bundle().Recorded() {
 			if was := v.was(id); !was.Accepted() || time.Since(was.at) >= provenance.Interval {
 				tellChange(ctx, log, was.Report, v.verify(ctx, id))
 			}
@@ -156,6 +183,25 @@ func (v *vouching) health(id keys.Identity) error {
 		return fmt.Errorf("where the key comes from was last verified %s ago", time.Since(was.at).Round(time.Second))
 	}
 	return nil
+}
+
+// lookAtVouched looks at the keys that sign, and at who vouches for them.
+func (r *replica) lookAtVouched(ctx context.Context) (string, error) {
+	reason, err := r.lookAtSigning(ctx)
+	if err != nil {
+		return reason, err
+	}
+	id, recorded := recordedNow(r.inForce())
+	switch {
+	case !recorded:
+		return reason, nil
+	case r.vouching == nil:
+		return readiness.Material, provenance.Unconfigured()
+	}
+	if err := r.vouching.health(id); err != nil {
+		return readiness.Material, err
+	}
+	return reason, nil
 }
 
 // verifyLive takes all nine steps with the parts of a deployment: its files, its

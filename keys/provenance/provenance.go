@@ -110,5 +110,10 @@ func Required(inToken, recorded bool) error {
 	return nil
 }
 
+// Unconfigured refuses a key that is bound to a record where none is configured.
+func Unconfigured() error {
+	return refuse(Missing, "the key is bound to a signed record: configure keys.provenance")
+}
+
 // NotApproved refuses a dependency that wants an algorithm which is not approved.
 func NotApproved(what string) error { return refuse(DependencyNotApproved, "%s", what) }
