@@ -141,7 +141,7 @@ func (p program) gateCommand(use, short string, act func(context.Context, *pgxpo
 }
 
 func (p program) keys() *cobra.Command {
-	return group("keys", "Make the cluster's key bundle, and register it", p.keysInit(), p.keysRegister(), p.keysProvenance(), p.keysSnapshot())
+	return group("keys", "Make the cluster's keys, register them, change them, cut them off", p.keysInit(), p.keysRegister(), p.keysShow(), p.keysRotate(), p.keysCutOff(), p.keysProvenance(), p.keysSnapshot())
 }
 
 // bundleFlags say where a key bundle is, and who has what it does not seal.
@@ -186,8 +186,12 @@ func openKeys(k config.Keys) (*keys.Bundle, error) {
 func (p program) keysInit() *cobra.Command {
 	c := &cobra.Command{Use: "init", Short: "Make a cluster's first key bundle, once; never over another", Args: cobra.NoArgs}
 	k := bundleFlags(c)
+	record := provenanceFlag(c)
 	c.RunE = func(*cobra.Command, []string) error {
 		host, err := hostOf(k.Host)
+		if err == nil {
+			host, err = recordedBy(host, *record)
+		}
 		if err != nil {
 			return err
 		}
@@ -213,13 +217,20 @@ func (p program) keysRegister() *cobra.Command {
 	c := &cobra.Command{Use: "register", Short: "Enter the bundle's public identity into the database, once", Args: cobra.NoArgs}
 	k := bundleFlags(c)
 	d := p.databaseFlags(c, "nw_operator")
+	w := authority.DefaultWaits
+	c.Flags().DurationVar(&w.Cache, "cache", w.Cache, "for how long the published keys may be kept, 1s to 5m: each rotation waits for it, and for the margin, before it signs")
+	c.Flags().DurationVar(&w.Margin, "margin", w.Margin, "what each rotation waits longer, 1s to 1h")
+	c.Flags().DurationVar(&w.Lifetime, "lifetime", w.Lifetime, "the longest lifetime of anything that is signed, 1s to 5m: each rotation waits for it, and for the margin, before it ends a generation")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := checkWaits(w); err != nil {
+			return err
+		}
 		bundle, err := openKeys(*k)
 		if err != nil {
 			return err
 		}
 		return d.with(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
-			err := authority.RegisterIdentity(ctx, pool, bundle.Identity(), authority.DefaultWaits)
+			err := authority.RegisterIdentity(ctx, pool, bundle.Identity(), w)
 			if err == nil {
 				err = p.sayIdentity("The database holds this identity.", bundle.Identity())
 			}
@@ -227,6 +238,17 @@ func (p program) keysRegister() *cobra.Command {
 		})
 	}
 	return c
+}
+
+// checkWaits says what the database would refuse.
+func checkWaits(w authority.Waits) error {
+	for flag, of := range map[string]struct{ is, most time.Duration }{
+		"--cache": {w.Cache, 5 * time.Minute}, "--margin": {w.Margin, time.Hour}, "--lifetime": {w.Lifetime, authority.DefaultWaits.Lifetime}} {
+		if of.is < time.Second || of.is > of.most {
+			return config.Wrong(flag, "must be 1s to %s", of.most)
+		}
+	}
+	return nil
 }
 
 func (p program) sayIdentity(first string, id keys.Identity) error {

@@ -2,6 +2,7 @@ package rotation
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"strconv"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nightwarrant/nightwarrant/authority"
+	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/internal/authoritytest"
 	"github.com/nightwarrant/nightwarrant/keys"
 )
 
@@ -30,7 +33,7 @@ func size(t testing.TB, name string, short int) int {
 func TestRotationUnderLoad(t *testing.T) {
 	t.Parallel()
 	rotations, perSecond := size(t, "NIGHTWARRANT_ROTATIONS", 2), size(t, "NIGHTWARRANT_ROTATION_CLAIMS", 20)
-	s := newStage(t)
+	s := newStage(t, waits)
 	l := newLoad(s)
 	w := newWatch(s.replicas[0].url, s.replicas[1].url, s.replicas[2].url)
 	w.stepped(t)
@@ -61,4 +64,61 @@ func TestRotationUnderLoad(t *testing.T) {
 	assert.EqualValues(t, 1+rotations, current.Registered.Generation)
 	t.Logf("%d rotations in %s: %d claims (%.0f/s), %d effects, %d readings of keys (%d did not arrive), %d nonce challenges, %d answers that said try again", rotations, took.Round(time.Second),
 		l.claims.Load(), float64(l.claims.Load())/took.Seconds(), s.Count(`SELECT count(*) FROM nw.effects WHERE state = 'committed'`), len(w.readings), w.failed, l.challenges.Load(), l.busy.Load())
+}
+
+// Fifty restarts, in every state of a rotation, leave the keys that were
+// registered; a replica with any other bundle does not start (A11, B13).
+func TestRestartsLeaveTheRegisteredKeys(t *testing.T) {
+	t.Parallel()
+	h := authoritytest.Bare(t)
+	operator := h.DB.Pool(t, "nw_operator")
+	set := func() string { return string(h.Send(h.Request("GET", api.PathJWKS, "", nil)).Body) }
+	start := func(dir string) (*authority.Authority, error) {
+		b, err := keys.Open(dir, h.Identity)
+		require.NoError(t, err)
+		return authority.New(context.Background(), authority.Config{Pool: h.Pool, Bundle: b, Gate: h.Gate, Directory: h.People, Issuer: h.URL, Lease: authority.MinLease, Log: slog.Default()})
+	}
+	restarts := func(n int, dirs ...string) {
+		t.Helper()
+		for i := range n {
+			a, err := start(dirs[i%len(dirs)])
+			require.NoError(t, err)
+			jwks, _, err := a.JWKS(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, set(), string(jwks))
+		}
+	}
+	refuses := func(dirs ...string) {
+		t.Helper()
+		for _, dir := range dirs {
+			_, err := start(dir)
+			var wrong *keys.MaterialError
+			require.ErrorAs(t, err, &wrong, dir)
+		}
+	}
+	first, second, foreign, stray := h.KeysDir, h.KeysDir+".2", h.KeysDir+".foreign", h.KeysDir+".stray"
+	_, err := keys.Init(foreign, h.Identity)
+	require.NoError(t, err)
+	next, err := keys.Prepare(first, h.Identity, second, 1, 1, nil)
+	require.NoError(t, err)
+	_, err = keys.Prepare(first, h.Identity, stray, 1, 1, nil)
+	require.NoError(t, err)
+	restarts(20, first, second, stray)
+	refuses(foreign)
+	done, err := authority.Rotate(t.Context(), operator, authority.Publish, 1, next)
+	require.NoError(t, err)
+	require.Equal(t, "ok", done.Verdict)
+	restarts(20, first, second)
+	refuses(foreign, stray)
+	verdict, _, err := authority.CutOff(t.Context(), operator, next.ClusterID, 2)
+	require.NoError(t, err)
+	require.Equal(t, "ok", verdict)
+	b, err := keys.Open(second, h.Identity)
+	require.NoError(t, err)
+	_, err = h.Authority.Hold(t.Context(), b)
+	require.NoError(t, err)
+	restarts(10, second)
+	refuses(first, foreign, stray)
+	assert.EqualValues(t, 1, h.Count(`SELECT count(*) FROM nw.key_generations WHERE ended_at IS NULL`))
+	assert.EqualValues(t, 2, h.Count(`SELECT count(*) FROM nw.key_generations`))
 }

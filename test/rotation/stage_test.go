@@ -44,9 +44,9 @@ type replica struct {
 	authority *authority.Authority
 }
 
-func newStage(t testing.TB) *stage {
+func newStage(t testing.TB, w authority.Waits) *stage {
 	t.Helper()
-	h := authoritytest.Trusting(t, authoritytest.Trust{Waits: waits})
+	h := authoritytest.Trusting(t, authoritytest.Trust{Waits: w})
 	h.Apply(strings.ReplaceAll(authoritytest.Registry(h.Workloads.URL), "max_effects: 10", "max_effects: 10000"))
 	h.Open()
 	s := &stage{House: h, operator: h.DB.Pool(t, "nw_operator"), bundle: h.KeysDir}
@@ -148,6 +148,13 @@ func (s *stage) step(step authority.Step, current int64, next keys.Identity) {
 
 // rotate is a whole rotation. after is called when a step was taken.
 func (s *stage) rotate(after func()) {
+	next := s.turn(after)
+	s.step(authority.Retire, next.Generation, next)
+	after()
+}
+
+// turn is a rotation up to where the next generation signs.
+func (s *stage) turn(after func()) keys.Identity {
 	next := s.prepare()
 	current := next.Generation - 1
 	for _, r := range s.replicas {
@@ -157,8 +164,7 @@ func (s *stage) rotate(after func()) {
 	after()
 	s.step(authority.Activate, current, next)
 	after()
-	s.step(authority.Retire, next.Generation, next)
-	after()
+	return next
 }
 
 // plant edits a verb.
