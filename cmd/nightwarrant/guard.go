@@ -48,12 +48,18 @@ func openGuard(ctx context.Context, document config.GuardDocument, log *slog.Log
 
 // runGuard runs until ctx ends or a later boot has taken over.
 func runGuard(ctx context.Context, document config.GuardDocument, log *slog.Logger) error {
+	if err := inModule(document); err != nil {
+		return err
+	}
 	of, end, err := openGuard(ctx, document, log)
 	if err != nil {
 		return err
 	}
 	defer end()
 	c := document.Common()
+	if of.HTTPClient, err = clientWith("authority_roots_file", c.AuthorityRootsFile); err != nil {
+		return err
+	}
 	from, err := assertionOf(ctx, c.Identity, c.Authority)
 	if err != nil {
 		return err
@@ -64,7 +70,7 @@ func runGuard(ctx context.Context, document config.GuardDocument, log *slog.Logg
 	if err != nil {
 		return &config.Error{Sentence: err.Error()}
 	}
-	listener, _, err := listen(ctx, c.Listen, "")
+	listener, _, err := listenTLS(ctx, c.Listen, "", c.TLS, log)
 	if err != nil {
 		return err
 	}

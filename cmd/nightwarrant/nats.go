@@ -145,7 +145,7 @@ func (p program) applyQueues(ctx context.Context, n *config.NATS, roles []roleQu
 	if err := n.CheckServer(); err != nil {
 		return err
 	}
-	conn, err := connectNATS(n, p.log(), nil)
+	conn, err := connectNATS(n, p.log(), nil, nil)
 	if err != nil {
 		return err
 	}
@@ -178,11 +178,11 @@ func (c *natsConn) close() {
 }
 
 // connectNATS connects as a scheduler. lost is called when the connection is.
-func connectNATS(n *config.NATS, log *slog.Logger, lost func()) (*natsConn, error) {
+func connectNATS(n *config.NATS, log *slog.Logger, more []nats.Option, lost func()) (*natsConn, error) {
 	c := &natsConn{closed: make(chan struct{})}
-	options := []nats.Option{
+	options := append(more,
 		nats.Name("nightwarrant scheduler"), nats.CustomInboxPrefix(queue.SchedulerPermissions().Inbox),
-		nats.Timeout(5 * time.Second), nats.MaxReconnects(-1), nats.ReconnectWait(time.Second),
+		nats.Timeout(5*time.Second), nats.MaxReconnects(-1), nats.ReconnectWait(time.Second),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
 				log.Warn("lost the connection to the queue")
@@ -195,8 +195,7 @@ func connectNATS(n *config.NATS, log *slog.Logger, lost func()) (*natsConn, erro
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			log.Error("the queue reports an error", "error", err)
 		}),
-		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
-	}
+		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }))
 	if n.User != "" {
 		options = append(options, nats.UserInfo(n.User, n.Password.Reveal()))
 	}

@@ -135,6 +135,9 @@ func (p program) process(use, short string, into config.Document, run func(conte
 		if err := config.Load(file, into, p.env); err != nil {
 			return err
 		}
+		if err := inModule(into); err != nil {
+			return err
+		}
 		return run(cmd.Context())
 	}}
 	c.Flags().StringVar(&file, "config", "", "the process's YAML `FILE`")

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -15,6 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nightwarrant/nightwarrant/internal/config"
+	"github.com/nightwarrant/nightwarrant/internal/disk"
+	"github.com/nightwarrant/nightwarrant/internal/fips"
 	"github.com/nightwarrant/nightwarrant/internal/mail"
 	"github.com/nightwarrant/nightwarrant/scheduler"
 	"github.com/nightwarrant/nightwarrant/scheduler/notify"
@@ -40,7 +43,11 @@ func schedule(ctx context.Context, c *config.Scheduler, log *slog.Logger) error 
 	}
 	defer pool.Close()
 	var running atomic.Pointer[scheduler.Scheduler]
-	conn, err := connectNATS(&c.NATS, log, func() {
+	options, err := queueOptions(c.NATS.URL, "nats.roots_file", c.NATS.RootsFile, c.FIPSRequired())
+	if err != nil {
+		return err
+	}
+	conn, err := connectNATS(&c.NATS, log, options, func() {
 		if s := running.Load(); s != nil {
 			s.Nudge() // so that the loss is reported at once
 		}
@@ -50,10 +57,9 @@ func schedule(ctx context.Context, c *config.Scheduler, log *slog.Logger) error 
 	}
 	defer conn.close()
 	instance := instanceOf("scheduler", c.Instance)
-	q, err := queue.New(queue.Config{Conn: conn.Conn, Settings: queue.Settings{Replicas: int(c.NATS.Replicas)}, Monitors: c.NATS.Monitors(), Instance: instance,
-		Disk: watched})
+	q, err := openQueue(ctx, c, conn.Conn, instance, watched)
 	if err != nil {
-		return config.Wrong("nats", "cannot be used: %s", err)
+		return err
 	}
 	metrics := newMetrics()
 	sc := scheduler.Config{Pool: pool, Queue: q, Link: c.Approvals.Link, Instance: instance, Build: thisProcess(log), StartRate: int(c.StartRate), Republish: c.Republish.Std(), Registerer: metrics, Logger: log}
@@ -68,6 +74,24 @@ func schedule(ctx context.Context, c *config.Scheduler, log *slog.Logger) error 
 	}
 	running.Store(s)
 	return runBeside(ctx, c.AdminListen, metrics, log, s.Run)
+}
+
+func openQueue(ctx context.Context, c *config.Scheduler, conn *nats.Conn, instance [32]byte, watched disk.Watch) (*queue.Queue, error) {
+	roots, err := rootsOf(c.NATS.RootsFile)
+	if err != nil {
+		return nil, config.Wrong("nats.roots_file", "cannot be used: %s", err)
+	}
+	q, err := queue.New(queue.Config{Conn: conn, Settings: queue.Settings{Replicas: int(c.NATS.Replicas)}, Monitors: c.NATS.Monitors(), Instance: instance,
+		Disk: watched, Roots: roots, Approved: c.FIPSRequired()})
+	if err != nil {
+		return nil, config.Wrong("nats", "cannot be used: %s", err)
+	}
+	if c.FIPSRequired() {
+		if err := q.Approved(ctx); err != nil {
+			return nil, refusedInFIPS(fips.NonApproved, err.Error())
+		}
+	}
+	return q, nil
 }
 
 // tellBy gives a scheduler its ways to owners; done gives up their connections.

@@ -65,6 +65,11 @@ type replica struct {
 // database is asked, and nothing is ever repaired (B13).
 func serve(ctx context.Context, c *config.Authority, log *slog.Logger) (err error) {
 	r := &replica{config: c, log: log}
+	if c.FIPSRequired() {
+		if err := keys.InFIPS(c.Keys.Dir, c.Keys.IdentityFile); err != nil {
+			return err
+		}
+	}
 	if r.keys, err = openKeys(c.Keys); err != nil {
 		return err
 	}
@@ -226,7 +231,7 @@ func (r *replica) run(ctx context.Context) error {
 		return err
 	}
 	r.sequencer = sequencer.New(sequence)
-	public, admin, err := listen(ctx, r.config.Listen, r.config.AdminListen)
+	public, admin, err := listenTLS(ctx, r.config.Listen, r.config.AdminListen, r.config.TLS, r.log)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/internal/builds"
+	"github.com/nightwarrant/nightwarrant/internal/fips"
 	"github.com/nightwarrant/nightwarrant/migrations"
 )
 
@@ -25,7 +26,8 @@ type build struct {
 	Go            string `json:"go"`
 	Platform      string `json:"platform"`
 	GuardProtocol int    `json:"guard_protocol"`
-	Migrations    int    `json:"migrations"` // files, which is the newest schema version
+	Synthetic     bool   `json:"synthetic,omitempty"` // takes a software token for a real one, and serves test clusters only
+	Migrations    int    `json:"migrations"`          // files, which is the newest schema version
 }
 
 func (p program) version() *cobra.Command {
@@ -34,6 +36,9 @@ func (p program) version() *cobra.Command {
 		b := thisBuild()
 		return p.print(asJSON, b, func(text *strings.Builder) {
 			fmt.Fprintf(text, "nightwarrant %s\nrevision %s\n%s %s\nguard protocol %d, schema version %d\n", b.Version, b.revision(), b.Go, b.Platform, b.GuardProtocol, b.Migrations)
+			if b.Synthetic {
+				text.WriteString("SYNTHETIC: takes a software token for a real one, and serves test clusters only\n")
+			}
 		})
 	}}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -60,7 +65,7 @@ func told(b builds.Build) *api.Build {
 }
 
 func thisBuild() build {
-	b := build{Version: "(unknown)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, GuardProtocol: api.GuardProtocol}
+	b := build{Version: "(unknown)", Synthetic: fips.Synthetic, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, GuardProtocol: api.GuardProtocol}
 	if files, err := fs.Glob(migrations.FS(), "*.sql"); err == nil {
 		b.Migrations = len(files)
 	}

@@ -33,6 +33,9 @@ func (p program) workerExec() *cobra.Command {
 		if err := config.Load(file, &of, p.env); err != nil {
 			return err
 		}
+		if err := inModule(&of); err != nil {
+			return err
+		}
 		command := make([]string, len(args))
 		for i, word := range args {
 			command[i] = strings.TrimPrefix(word, mark)
@@ -51,7 +54,11 @@ func runCommands(ctx context.Context, of config.Worker, command []string, log *s
 	if err := exec.Protect(); err != nil {
 		return err
 	}
-	ready, err := client.New(client.Config{Issuer: of.Authority})
+	toAuthority, err := clientWith("roots_file", of.RootsFile)
+	if err != nil {
+		return err
+	}
+	ready, err := client.New(client.Config{Issuer: of.Authority, HTTP: toAuthority})
 	if err != nil {
 		return config.Wrong("authority", "cannot be used: %s", err)
 	}
@@ -61,7 +68,11 @@ func runCommands(ctx context.Context, of config.Worker, command []string, log *s
 		return err
 	}
 	defer runner.Close()
-	queue, err := natsqueue.Open(ctx, natsqueue.Config{URL: of.Queue.URL, Queue: of.Queue.Reference, User: of.Queue.User, Password: of.Queue.Password.Reveal(), Logger: log})
+	options, err := queueOptions(of.Queue.URL, "queue.roots_file", of.Queue.RootsFile, of.FIPSRequired())
+	if err != nil {
+		return err
+	}
+	queue, err := natsqueue.Open(ctx, natsqueue.Config{URL: of.Queue.URL, Queue: of.Queue.Reference, User: of.Queue.User, Password: of.Queue.Password.Reveal(), Options: options, Logger: log})
 	if err != nil {
 		return err
 	}
@@ -71,8 +82,11 @@ func runCommands(ctx context.Context, of config.Worker, command []string, log *s
 		return err
 	}
 	defer from.close()
+	if toAuthority == nil {
+		toAuthority = &http.Client{Transport: withoutProxy()}
+	}
 	w, err := worker.New(worker.Config{Authority: of.Authority, Client: of.Client, Assertion: from.read, AssertionType: from.kind, Source: runner.Source(queue),
-		HTTP: &http.Client{Transport: withoutProxy()}, Logger: log})
+		HTTP: toAuthority, Logger: log})
 	if err != nil {
 		return &config.Error{Sentence: err.Error()}
 	}

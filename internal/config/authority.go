@@ -11,8 +11,10 @@ import (
 // Authority is the file of `nightwarrant serve`.
 type Authority struct {
 	Database
+	FIPS
 	Issuer      string    `yaml:"issuer"`       // our public origin
-	Listen      string    `yaml:"listen"`       // requests; whatever ends TLS stands in front
+	Listen      string    `yaml:"listen"`       // requests
+	TLS         TLS       `yaml:"tls"`          // of listen
 	AdminListen string    `yaml:"admin_listen"` // metrics and probes; none when empty, never public
 	Instance    string    `yaml:"instance"`     // different on each replica; the host's name when empty
 	Lease       Duration  `yaml:"lease"`        // a worker's hold on a run
@@ -121,9 +123,12 @@ type Operator struct {
 // Check implements Document.
 func (a *Authority) Check(env func(string) string) error {
 	return first(
+		a.FIPS.check(),
 		a.resolve(env),
+		a.Database.inFIPS(a.FIPS),
 		Origin("issuer", a.Issuer),
 		address("listen", a.Listen),
+		a.TLS.check(),
 		optionalAddress("admin_listen", a.AdminListen),
 		instance(&a.Instance),
 		within("lease", &a.Lease, 30*time.Second, 2*time.Second, time.Minute),
@@ -132,6 +137,7 @@ func (a *Authority) Check(env func(string) string) error {
 		required("keys.identity_file", a.Keys.IdentityFile),
 		a.Keys.Host.check(),
 		a.Keys.checkProvenance(),
+		a.Keys.inFIPS(a.FIPS),
 		a.Disk.check(),
 		a.Assertion.check(),
 		a.Envelope.check(),

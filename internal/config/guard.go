@@ -12,12 +12,15 @@ import (
 
 // Guard is what the file of `nightwarrant guard` says whatever its kind.
 type Guard struct {
-	Kind        string `yaml:"kind"`   // of what the guard stands in front of; decides which other keys there are
-	URI         string `yaml:"uri"`    // as registered: an origin of its own, and a path
-	Listen      string `yaml:"listen"` // requests; whatever ends TLS stands in front
-	AdminListen string `yaml:"admin_listen"`
-	Name        string `yaml:"name"`      // of the registered component
-	Authority   string `yaml:"authority"` // its issuer
+	FIPS
+	Kind               string `yaml:"kind"`   // of what the guard stands in front of; decides which other keys there are
+	URI                string `yaml:"uri"`    // as registered: an origin of its own, and a path
+	Listen             string `yaml:"listen"` // requests
+	TLS                TLS    `yaml:"tls"`    // of listen
+	AdminListen        string `yaml:"admin_listen"`
+	Name               string `yaml:"name"`                 // of the registered component
+	Authority          string `yaml:"authority"`            // its issuer
+	AuthorityRootsFile string `yaml:"authority_roots_file"` // PEM; the system's roots when empty
 	Identity
 }
 
@@ -98,6 +101,8 @@ func (g *Guard) Common() *Guard { return g }
 
 func (g *Guard) check() error {
 	return first(
+		g.FIPS.check(),
+		g.TLS.check(),
 		guardURI(g.URI, g.Authority),
 		address("listen", g.Listen),
 		optionalAddress("admin_listen", g.AdminListen),
@@ -138,7 +143,7 @@ type Table struct {
 
 // Check implements Document.
 func (g *PostgresGuard) Check(env func(string) string) error {
-	return first(g.resolve(env), g.check(), ledgerSchema(g.LedgerSchema), g.checkTables())
+	return first(g.resolve(env), g.check(), g.Database.inFIPS(g.FIPS), ledgerSchema(g.LedgerSchema), g.checkTables())
 }
 
 var schemaForm = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)

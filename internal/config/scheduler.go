@@ -12,6 +12,7 @@ import (
 // Scheduler is the file of `nightwarrant scheduler`.
 type Scheduler struct {
 	Database
+	FIPS
 	Instance    string    `yaml:"instance"`     // different on each replica; the host's name when empty
 	AdminListen string    `yaml:"admin_listen"` // metrics and probes; none when empty, never public
 	NATS        NATS      `yaml:"nats"`
@@ -85,6 +86,7 @@ type NATS struct {
 	Password     Secret
 	MonitorURL   string `yaml:"monitor_url"` // of each server, joined by commas; /varz and /jsz are read
 	Replicas     int64  `yaml:"replicas"`    // of the stream: 1, 3 or 5
+	RootsFile    string `yaml:"roots_file"`  // PEM, for both URLs; the system's roots when empty
 }
 
 // Check implements Document.
@@ -96,7 +98,9 @@ func (s *Scheduler) Check(env func(string) string) error {
 		return Wrong("start_rate", "must be between 1 and 1000 runs in one second")
 	}
 	return first(
+		s.FIPS.check(),
 		s.resolve(env),
+		s.Database.inFIPS(s.FIPS),
 		instance(&s.Instance),
 		optionalAddress("admin_listen", s.AdminListen),
 		within("republish", &s.Republish, 30*time.Second, 5*time.Second, 5*time.Minute),

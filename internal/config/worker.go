@@ -7,8 +7,10 @@ import (
 
 // Worker is the file of `nightwarrant worker exec`.
 type Worker struct {
-	Authority string `yaml:"authority"` // its issuer
-	Client    string `yaml:"client"`    // name of the registered product
+	FIPS
+	Authority string `yaml:"authority"`  // its issuer
+	RootsFile string `yaml:"roots_file"` // PEM, for the authority; the system's roots when empty
+	Client    string `yaml:"client"`     // name of the registered product
 	Identity
 	Queue   WorkerQueue `yaml:"queue"`
 	Command Command     `yaml:"command"`
@@ -21,6 +23,7 @@ type WorkerQueue struct {
 	User         string `yaml:"user"`
 	PasswordFile string `yaml:"password_file"`
 	Password     Secret
+	RootsFile    string `yaml:"roots_file"` // PEM; the system's roots when empty
 }
 
 // Command is how the command is run. Its words stand on the command line.
@@ -47,6 +50,7 @@ const (
 // Check implements Document.
 func (w *Worker) Check(func(string) string) error {
 	return first(
+		w.FIPS.check(),
 		Origin("authority", w.Authority),
 		w.Identity.check(),
 		w.Queue.check(),

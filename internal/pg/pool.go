@@ -4,16 +4,20 @@ package pg
 
 import (
 	"context"
+	"crypto/fips140"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/nightwarrant/nightwarrant/internal/fips"
 )
 
 const (
@@ -67,7 +71,7 @@ func Open(ctx context.Context, c Config) (*pgxpool.Pool, error) {
 	defer cancel()
 	if err := pool.Ping(ctx); err != nil {
 		pool.Close()
-		return nil, fmt.Errorf("opening the database: %w", err)
+		return nil, fmt.Errorf("opening the database: %w", authentication(err))
 	}
 	return pool, nil
 }
@@ -85,6 +89,7 @@ func poolConfig(c Config) (*pgxpool.Config, error) {
 	config.BeforeConnect = neverCancel
 	config.AfterConnect = assertSuitable
 	config.ConnConfig.ConnectTimeout = connectTimeout
+	WithoutMD5(config.ConnConfig)
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
 	config.ConnConfig.StatementCacheCapacity = statementCache
 	config.ConnConfig.OnNotice = heed
@@ -92,6 +97,26 @@ func poolConfig(c Config) (*pgxpool.Config, error) {
 	config.ConnConfig.RuntimeParams["client_min_messages"] = "warning"
 	return config, nil
 }
+
+// WithoutMD5 refuses a server that asks for md5 where computing one would end the
+// process (GODEBUG=fips140=only). Where the file says fips: required, the URL
+// itself asks for SCRAM, and nothing is left to do.
+func WithoutMD5(c *pgx.ConnConfig) {
+	if fips140.Enforced() && c.RequireAuth == "" {
+		c.RequireAuth = "!md5"
+	}
+}
+
+// authentication tells a server that asks for what require_auth forbids from one
+// that cannot be reached: pgx has no type for it.
+func authentication(err error) error {
+	if strings.Contains(err.Error(), "authentication method requirement") {
+		return fmt.Errorf("%w: %w: %w", ErrUnsuitable, errMethod, err)
+	}
+	return err
+}
+
+var errMethod = errors.New("it asks for another way of authentication than require_auth allows (" + fips.NonApproved + " where fips is required)")
 
 func orDefault[T comparable](value, otherwise T) T {
 	var zero T

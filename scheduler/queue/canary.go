@@ -3,6 +3,8 @@ package queue
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -132,6 +134,9 @@ func (q *Queue) passes(ctx context.Context, subject string) error {
 // varz is the part of a server's monitoring page that matters here.
 type varz struct {
 	ID        string `json:"server_id"`
+	Websocket struct {
+		Port int `json:"port"`
+	} `json:"websocket"`
 	JetStream struct {
 		Config struct {
 			SyncAlways bool  `json:"sync_always"`
@@ -150,11 +155,34 @@ const (
 
 // monitor reads monitoring pages. A new connection for each keeps nothing alive
 // behind the back of whoever stops the queue.
-var monitor = &http.Client{
-	Transport: &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10},
-	CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse
-	},
+func monitor(roots *x509.CertPool) *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10,
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}},
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse
+		},
+	}
+}
+
+// Approved asks the servers whether they serve what a FIPS deployment refuses.
+// Only a *SettingError says that one does.
+func (q *Queue) Approved(ctx context.Context) error {
+	pages, _ := q.readServers(ctx)
+	for _, page := range pages {
+		if err := page.hasApproved(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hasApproved refuses WebSocket, whose handshake needs SHA-1.
+func (v varz) hasApproved() error {
+	if v.Websocket.Port != 0 {
+		return &SettingError{"server " + v.ID, "websocket", "none", "one"}
+	}
+	return nil
 }
 
 // checkServers asks the servers whether they sync what they acknowledge and
@@ -168,6 +196,9 @@ func (q *Queue) checkServers(ctx context.Context) error {
 	}
 	var ids []string
 	for _, page := range pages {
+		if err := page.hasApproved(); q.approved && err != nil {
+			return err
+		}
 		if !page.JetStream.Config.SyncAlways {
 			return &SettingError{"server " + page.ID, "sync_interval", "always", "something else"}
 		}
@@ -191,7 +222,7 @@ func (q *Queue) readServers(ctx context.Context) (pages []varz, away error) {
 	var group sync.WaitGroup
 	for _, base := range q.monitors {
 		group.Go(func() {
-			page, err := readVarz(ctx, base)
+			page, err := readVarz(ctx, q.pages, base)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -205,13 +236,13 @@ func (q *Queue) readServers(ctx context.Context) (pages []varz, away error) {
 	return pages, away
 }
 
-func readVarz(ctx context.Context, base string) (varz, error) {
+func readVarz(ctx context.Context, pages *http.Client, base string) (varz, error) {
 	var page varz
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(base, "/")+"/varz", nil)
 	if err != nil {
 		return page, fmt.Errorf("monitoring: %w", err)
 	}
-	response, err := monitor.Do(request)
+	response, err := pages.Do(request)
 	if err != nil {
 		return page, fmt.Errorf("monitoring: %w", err)
 	}

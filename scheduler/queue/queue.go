@@ -8,9 +8,11 @@ package queue
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 	"sync"
 	"time"
@@ -66,6 +68,8 @@ type Config struct {
 	Monitors []string // the monitoring URL of each server, such as http://127.0.0.1:8222
 	Instance [32]byte // this process, whose canary is its own
 	Disk     disk.Watch
+	Roots    *x509.CertPool // that alone are trusted for the monitoring pages; nil means the system's
+	Approved bool           // no server may serve what a FIPS deployment refuses, as far as its page says
 }
 
 // Queue publishes references and judges the health of what it publishes to.
@@ -77,6 +81,8 @@ type Queue struct {
 	monitors []string
 	disk     disk.Watch
 	name     string // of the instance
+	pages    *http.Client
+	approved bool
 
 	mu     sync.Mutex
 	booted bool
@@ -100,7 +106,7 @@ func New(c Config) (*Queue, error) {
 	}
 	return &Queue{
 		conn: c.Conn, js: js, settings: c.Settings, monitors: c.Monitors, disk: c.Disk, known: map[Ref]bool{},
-		name: base64.RawURLEncoding.EncodeToString(c.Instance[:]),
+		name: base64.RawURLEncoding.EncodeToString(c.Instance[:]), pages: monitor(c.Roots), approved: c.Approved,
 	}, nil
 }
 

@@ -50,6 +50,7 @@ type Config struct {
 	Credentials string        // file with the user's JWT and seed; optional
 	User        string        // optional, with Password
 	Password    string        // optional
+	Options     []nats.Option // further ones, such as roots of its own
 	Patience    time.Duration // how long a queue may fail before Pull says so; 0 is DefaultPatience
 	Logger      *slog.Logger  // nil discards
 }
@@ -132,7 +133,7 @@ func (q *Queue) options(c Config) []nats.Option {
 	if c.User != "" {
 		options = append(options, nats.UserInfo(c.User, c.Password))
 	}
-	return options
+	return append(options, c.Options...)
 }
 
 // connectError keeps the errors that nats.go made itself; others may repeat the URL.
