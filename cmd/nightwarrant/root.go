@@ -14,6 +14,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/config"
 	"github.com/nightwarrant/nightwarrant/internal/pg"
 	"github.com/nightwarrant/nightwarrant/keys"
+	"github.com/nightwarrant/nightwarrant/keys/provenance"
 )
 
 // Exit codes.
@@ -35,7 +36,7 @@ type program struct {
 func (p program) commands() []*cobra.Command {
 	return []*cobra.Command{
 		p.serve(), p.scheduler(), p.guard(), p.worker(), p.effect(),
-		p.migrate(), p.keys(), p.gate(), p.fsck(), p.audit(),
+		p.migrate(), p.keys(), p.gate(), p.fsck(), p.audit(), p.doctor(),
 		p.tripwire(),
 		p.admin(), p.offer(), p.consent(), p.task(), p.revoke(), p.runs(), p.finding(), p.decision(), p.notice(), p.readiness(),
 		p.demo(), p.dev(), p.bench(), p.version(), p.devIssuer(), p.devIDP(), p.devDirectory(), p.devNATS(), p.demoWorker(),
@@ -77,7 +78,8 @@ func codeOf(err error) int {
 	}
 	var wrong *config.Error
 	var material *keys.MaterialError
-	if errors.As(err, &wrong) || errors.As(err, &material) || errors.Is(err, pg.ErrUnsuitable) {
+	var unvouched *provenance.Refusal
+	if errors.As(err, &wrong) || errors.As(err, &material) || errors.As(err, &unvouched) || errors.Is(err, pg.ErrUnsuitable) {
 		return exitMisconfigured
 	}
 	return exitFailed

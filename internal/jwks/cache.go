@@ -123,6 +123,19 @@ func (c *Cache) Failure(issuer string) error {
 	return s.failure
 }
 
+// Refresh asks an issuer for its keys now, and returns why there are none to use.
+func (c *Cache) Refresh(ctx context.Context, issuer string) error {
+	s, ok := c.sources[issuer]
+	if !ok {
+		return UntrustedIssuer
+	}
+	s.refreshNow(ctx)
+	if err := c.Failure(issuer); err != nil || c.Fresh(issuer) {
+		return err
+	}
+	return unavailable(nil)
+}
+
 // Run refreshes every issuer before its keys are due, until ctx ends. It is
 // optional: without it the first caller after the due time waits.
 func (c *Cache) Run(ctx context.Context) {
