@@ -8,7 +8,7 @@ GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@latest
 SOURCES     := $(shell find . -path ./build -prune -o -path '*/node_modules' -prune -o -type f \( -name '*.go' -o -name '*.sql' -o -name '*.tmpl' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name '*.svg' \) -print) go.mod go.sum
 
-.PHONY: build keyhost demo dev test history-long conformance interop spire mutants bench closing closing-long lint vet staticcheck vuln fuzz clean
+.PHONY: build keyhost demo dev test history-long conformance interop spire mutants tripwire bench closing closing-long lint vet staticcheck vuln fuzz clean
 
 build: bin/nightwarrant
 
@@ -73,9 +73,20 @@ mutants:
 	@scripts/ensure-postgres.sh
 	@scripts/mutants.sh
 
+# The self-audit passes on a stack of this build, and names each of the weaknesses that are planted in it.
+tripwire:
+	@scripts/ensure-postgres.sh
+	NIGHTWARRANT_TRIPWIRE=1 $(GO) test ./test/planted -run Tripwire -count=1 -timeout 60m -v
+
 bench: build
 	@scripts/ensure-postgres.sh
 	bin/nightwarrant bench --json
+
+# Signing through the key host against the same library asked directly, with SoftHSM: JSON on a line of its own.
+bench-keyhost:
+	@scripts/ensure-cc.sh
+	@scripts/ensure-softhsm.sh
+	@NIGHTWARRANT_BENCH_KEYHOST=1 $(GO) test ./cmd/nightwarrant-keyhost -run '^TestSpeed$$' -count=1 -v | grep '^{'
 
 # Each kind of fault once, on private servers, and how soon everything is closed; five of each and 200 closes by hand: bin/nightwarrant bench closing --json
 closing: build

@@ -44,7 +44,7 @@ func TestConfiguration(t *testing.T) {
 	t.Parallel()
 	page := read(t, "reference/configuration.md")
 	sections := strings.Split(page, "\n## ")[1:]
-	documents := map[string]any{"serve": config.Authority{}, "scheduler": config.Scheduler{}, "guard": config.Guard{}, "worker": config.Worker{}}
+	documents := map[string]any{"serve": config.Authority{}, "scheduler": config.Scheduler{}, "guard": config.Guard{}, "worker": config.Worker{}, "tripwire": config.Tripwire{}}
 	for kind, document := range config.Guards() {
 		documents["guard, kind "+kind] = document
 	}

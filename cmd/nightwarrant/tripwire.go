@@ -75,7 +75,7 @@ func (p program) report(ctx context.Context, audit tripwire.Config, asJSON bool)
 
 // audited turns the file into what the audit needs.
 func (p program) audited(f config.Tripwire, closing bool) (c tripwire.Config, err error) {
-	c = tripwire.Config{Authority: f.Authority, Replicas: f.Replicas, Admin: f.Admin, Logs: f.Logs, As: asPerson(f.Authority), Now: time.Now,
+	c = tripwire.Config{Authority: f.Authority, Replicas: f.Replicas, Admin: f.Admin, Profile: f.Profile, Logs: f.Logs, As: asPerson(f.Authority), Now: time.Now,
 		Guard: tripwire.Guard{Name: f.Guard.Name, URI: f.Guard.URI, Granted: tried(f.Guard.Granted), Denied: tried(f.Guard.Denied)}}
 	if c.Running, err = builds.Running(); err != nil {
 		return c, err

@@ -17,6 +17,7 @@ type Tripwire struct {
 	Workload  Holder         `yaml:"workload"`  // that runs it
 	Second    Holder         `yaml:"second"`    // another pod of the same workload
 	Stranger  Holder         `yaml:"stranger"`  // a workload of a trusted issuer that is registered nowhere
+	Profile   string         `yaml:"profile"`   // registered, that accepts the workload; the audit registers one when empty
 	Guard     TripwireGuard  `yaml:"guard"`
 	Gate      TripwireGate   `yaml:"gate"`
 	Hosts     []TripwireHost `yaml:"hosts"`

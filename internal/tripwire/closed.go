@@ -101,7 +101,7 @@ func (t *tripwire) waitFor(ctx context.Context, open bool) error {
 // partialPlatform registers a guard that nobody runs: from then on the platform is not whole.
 func (t *tripwire) partialPlatform(ctx context.Context) (said string, err error) {
 	began := t.Now()
-	err = t.apply(ctx, fmt.Sprintf("kind: Guard\nname: %[1]s\ntitle: A guard that nobody runs\ncatalogue: postgres\nuri: https://%[1]s.invalid\nprofile: %[1]s\nprovable: true\nmax_call_ms: 1000\n", t.name))
+	err = t.apply(ctx, fmt.Sprintf("kind: Guard\nname: %[1]s\ntitle: A guard that nobody runs\ncatalogue: postgres\nuri: https://%[1]s.invalid\nprofile: %[2]s\nprovable: true\nmax_call_ms: 1000\n", t.name, t.profile()))
 	if err != nil {
 		return "", err
 	}

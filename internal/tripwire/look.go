@@ -195,12 +195,12 @@ func (t *tripwire) keys(ctx context.Context) (string, error) {
 	var ids []string
 	for _, k := range set.Keys {
 		kid, _ := k["kid"].(string)
+		if _, private := k["d"]; private {
+			return "", fmt.Errorf("the key %q is published with its private part", kid)
+		}
 		public, _, ok := t.published(ctx, t.Authority).Key(kid)
 		if !ok {
 			return "", fmt.Errorf("the key %q is not one for ES256 on P-256", kid)
-		}
-		if _, private := k["d"]; private {
-			return "", fmt.Errorf("the key %q is published with its private part", kid)
 		}
 		if jkt, err := capability.JKT(public); err != nil || jkt.String() != kid {
 			return "", fmt.Errorf("the key %q is not named by its thumbprint", kid)

@@ -1,6 +1,7 @@
 package tripwire
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -159,23 +160,20 @@ func (t *tripwire) documents() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf(`kind: AttestationProfile
-name: %[1]s
-issuer: %[2]q
-subject: %[3]q
-binding: first_key
-max_lifetime_s: %[4]d
----
-kind: Client
+	profile := ""
+	if t.Profile == "" {
+		profile = fmt.Sprintf("kind: AttestationProfile\nname: %s\nissuer: %q\nsubject: %q\nbinding: first_key\nmax_lifetime_s: %d\n---\n", t.name, c.Issuer, c.Subject, c.Expires-c.Issued)
+	}
+	return profile + fmt.Sprintf(`kind: Client
 name: %[1]s
 title: Self-audit
 ---
 kind: WorkloadRole
-name: %[5]s
+name: %[2]s
 client: %[1]s
-revision: %[6]d
-profiles: [%[1]s]
-actions: [{guard: %[7]s, action: %[8]s}, {guard: %[7]s, action: %[9]s}]
+revision: %[3]d
+profiles: [%[4]s]
+actions: [{guard: %[5]s, action: %[6]s}, {guard: %[5]s, action: %[7]s}]
 limits: {max_runtime_s: 600, max_effects: 10}
 ---
 kind: Policy
@@ -183,8 +181,10 @@ name: %[1]s
 revision: 1
 dial_max: high
 limits: {max_runtime_s: 600, max_effects: 10, max_consent_days: 1}
-`, t.name, c.Issuer, c.Subject, c.Expires-c.Issued, role, t.revision, t.Guard.Name, t.Guard.Granted.Action, t.Guard.Denied.Action), nil
+`, t.name, role, t.revision, t.profile(), t.Guard.Name, t.Guard.Granted.Action, t.Guard.Denied.Action), nil
 }
+
+func (t *tripwire) profile() string { return cmp.Or(t.Profile, t.name) }
 
 // taskDocument is a task that fires each second.
 func (t *tripwire) taskDocument(name string, revision int) (string, error) {

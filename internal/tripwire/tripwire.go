@@ -92,6 +92,7 @@ type Config struct {
 	Workload         Holder   // the scratch task's own
 	Second           Holder   // another pod of the same workload; may be nobody
 	Stranger         Holder   // a workload of a trusted issuer that is registered nowhere; may be nobody
+	Profile          string   // registered, that accepts the workload; empty: the audit registers one
 	Guard            Guard
 	Hosts            []Host
 	Logs             []string // folders

@@ -45,7 +45,7 @@ var weaknesses = []weakness{
 
 // Each weakness is planted in a deployment that passes its self-audit, and is named by its line and by no other.
 func TestTripwire(t *testing.T) {
-	if os.Getenv("NIGHTWARRANT_MUTANTS") == "" {
+	if os.Getenv("NIGHTWARRANT_TRIPWIRE") == "" {
 		t.Skip("audits a stack once for each weakness: make tripwire")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute)
