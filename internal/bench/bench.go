@@ -1,7 +1,8 @@
 // Package bench measures the product beside its own floors, in one run on one
 // machine, because a ratio outlives a machine and a figure does not: a proof's
 // check against crypto/ecdsa, durable claims over HTTP against pgbench, a
-// claim's CPU against its cryptography, and the latency of an open loop.
+// claim's CPU against its cryptography, the latency of an open loop, and the
+// audit log's growth against claims.
 package bench
 
 import (
@@ -27,6 +28,7 @@ const (
 	goalS2     = 0.50
 	goalS3     = 2.2
 	goalS5     = 1.0
+	goalS10    = 2.0
 )
 
 const (
@@ -47,6 +49,7 @@ type Result struct {
 	S3      *S3            `json:"s3"` // null where the system does not tell a process's CPU
 	S5      S5             `json:"s5"`
 	S9      map[string]S9  `json:"s9"` // by requests a second
+	S10     S10            `json:"s10"`
 	Refused map[string]int `json:"refused"`
 	Machine Machine        `json:"machine"`
 }
@@ -115,7 +118,7 @@ func Run(ctx context.Context, o demo.Options, each time.Duration, out io.Writer)
 	defer stack.Stop()
 	b := &bench{stack: stack, each: each, out: out, result: &r}
 	defer b.close()
-	for _, step := range []func(context.Context) error{stack.Start, stack.Register, stack.StartRest, b.prepare, b.claims, b.admissions, b.openLoops} {
+	for _, step := range []func(context.Context) error{stack.Start, stack.Register, stack.StartRest, b.prepare, b.claims, b.admissions, b.openLoops, b.sequencing} {
 		if err := step(ctx); err != nil {
 			return r, err
 		}

@@ -342,7 +342,8 @@ func TestAMissedGoalIsStated(t *testing.T) {
 	cpu := 321.0
 	S5{Ratio: 1, Goal: goalS5, ServerUS: &cpu}.print(&out)
 	S9{P99: 30, Goal: 30}.print(&out)
+	S10{Ratio: 1.9, Goal: goalS10}.print(&out)
 	assert.Contains(t, out.String(), "(321 µs of the server's CPU each)")
-	assert.Equal(t, 2, strings.Count(out.String(), "MISSED"))
+	assert.Equal(t, 3, strings.Count(out.String(), "MISSED"))
 	assert.Equal(t, 3, strings.Count(out.String(), "is met"))
 }

@@ -35,6 +35,10 @@ func (s S9) print(out io.Writer) {
 	fmt.Fprintf(out, "S9  at %.0f claims a second p50 is %.1f ms and p99 %.1f ms, %.0f a second done; %s\n", s.Offered, s.P50, s.P99, s.Done, stated("p99", s.P99 <= s.Goal, s.Goal))
 }
 
+func (s S10) print(out io.Writer) {
+	fmt.Fprintf(out, "S10 %.0f audit rows a second get their number in the signed log, %.2f of %.0f claims; %s\n", s.Records, s.Ratio, s.Claims, stated("ratio", s.Ratio >= s.Goal, s.Goal))
+}
+
 // stated says whether a goal was met. Missing one is a figure, not a failure.
 func stated(what string, met bool, goal float64) string {
 	if met {

@@ -311,3 +311,23 @@ func TestFile(t *testing.T) {
 		require.Error(t, err, junk)
 	}
 }
+
+func BenchmarkSequencing(b *testing.B) {
+	db := teststack.Database(b)
+	super := db.Pool(b, teststack.Superuser)
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(b, err)
+	s := sequencer.New(sequencer.Config{Pool: db.Pool(b, "nw_authority"), Key: key{private}, Log: slog.New(slog.DiscardHandler)})
+	const rows = 20_000
+	for b.Loop() {
+		b.StopTimer()
+		_, err := super.Exec(b.Context(), `SELECT nw.note('present', 'ok', NULL, NULL, NULL, json_build_object('n', x)) FROM generate_series(1, $1) x`, rows)
+		require.NoError(b, err)
+		b.StartTimer()
+		for more := true; more; {
+			more, err = s.Round(b.Context())
+			require.NoError(b, err)
+		}
+	}
+	b.ReportMetric(float64(b.N)*rows/b.Elapsed().Seconds(), "records/s")
+}
