@@ -295,14 +295,11 @@ func (t *token) Observe(ctx context.Context) (keyhost.Observation, error) {
 // lookAt has some session look.
 func (t *token) lookAt(ctx context.Context, pairs []Pair) (*sight, error) {
 	var out *sight
-	_, err := t.do(ctx, func(s pkcs11.SessionHandle) (_ []byte, err error) {
+	err := t.do(ctx, func(s pkcs11.SessionHandle) (err error) {
 		out, err = t.look(s, pairs)
-		return nil, err
+		return err
 	})
-	if err != nil {
-		return nil, err // a look that is late may still be at it
-	}
-	return out, nil
+	return out, err
 }
 
 // serve has the token serve other pairs from now on, when they are as they must be.

@@ -65,7 +65,7 @@ func (c *Config) Check(func(string) string) (err error) {
 		return err
 	}
 	if c.Sessions == 0 {
-		c.Sessions = 8
+		c.Sessions = 4
 	}
 	switch {
 	case c.Serial == "":
@@ -155,16 +155,23 @@ func serve(ctx context.Context, file string, c *Config, log *slog.Logger) error 
 	ctx, stop := context.WithCancel(ctx)
 	var reloading sync.WaitGroup
 	reloading.Go(func() { reload(ctx, file, c, t, s) })
-	err = s.Serve(ctx, func() (*net.UnixListener, error) {
-		l, err := listen(c.Socket)
-		if err == nil {
-			log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("socket", c.Socket), slog.String("token", c.Serial), slog.Int("pairs", len(c.Keys)))
-		}
-		return l, err
-	})
+	served := make(chan error, 1)
+	go func() {
+		served <- s.Serve(ctx, func() (*net.UnixListener, error) {
+			l, err := listen(c.Socket)
+			if err == nil {
+				log.LogAttrs(ctx, slog.LevelInfo, "serving", slog.String("socket", c.Socket), slog.String("token", c.Serial), slog.Int("pairs", len(c.Keys)))
+			}
+			return l, err
+		})
+	}()
+	select {
+	case err = <-served:
+	case err = <-t.stuck: // and so is whoever has asked
+	}
 	stop()
 	if err != nil {
-		return err // the library may be stuck in a call: nothing waits for it
+		return err // nothing waits for a library that may be stuck
 	}
 	return inTime(overrun, func() error {
 		reloading.Wait()

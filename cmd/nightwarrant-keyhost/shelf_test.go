@@ -256,16 +256,14 @@ func (s *shelf) remove(name string) {
 func made(t testing.TB) (*shelf, string) {
 	t.Helper()
 	s := newShelf(t)
-	serial := once(t, "serial", func() string {
-		serial := s.token("one")
-		s.keys("one")
-		return serial
-	})
-	files := once(t, "files", func() string {
-		text, err := exec.Command("tar", "-c", "-C", s.tokens(), ".").Output()
+	serial, files, _ := strings.Cut(once(t, "token", func() string {
+		first := newShelf(t)
+		serial := first.token("one")
+		first.keys("one")
+		files, err := exec.Command("tar", "-c", "-C", first.tokens(), ".").Output()
 		require.NoError(t, err)
-		return string(text)
-	})
+		return serial + "\n" + string(files)
+	}), "\n")
 	cmd := exec.Command("tar", "-x", "-C", s.tokens())
 	cmd.Stdin = strings.NewReader(files)
 	require.NoError(t, cmd.Run())

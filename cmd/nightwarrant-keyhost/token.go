@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,27 +13,16 @@ import (
 	"github.com/nightwarrant/nightwarrant/keys/keyhost"
 )
 
-// token is an open PKCS#11 token with the keys that it serves. Each session
-// belongs to one goroutine: a session that two use crashes some libraries.
+// token is an open PKCS#11 token with the keys that it serves.
 type token struct {
 	ctx            *pkcs11.Ctx
 	module, serial string
 	loaded         keyhost.Digest // of the module's file
 	slot           uint
 	served         atomic.Pointer[served]
-	jobs           chan job
-	workers        sync.WaitGroup
-}
-
-// job is one operation in a session; its answer is sent once, to a channel that can hold it.
-type job struct {
-	run  func(pkcs11.SessionHandle) ([]byte, error)
-	done chan<- outcome
-}
-
-type outcome struct {
-	data []byte
-	err  error
+	sessions       chan pkcs11.SessionHandle // that are free: one that two use at once crashes some libraries
+	open           int                       // as many there are
+	stuck          chan error                // a call has not come back in time
 }
 
 // Bounds of a token's use.
@@ -46,7 +34,7 @@ const (
 // open loads the library, binds the token by its serial, logs in once and finds
 // all keys. Every error is a *keyhost.Error.
 func open(c *Config) (_ *token, err error) {
-	t := &token{module: c.Module, serial: c.Serial, jobs: make(chan job)}
+	t := &token{module: c.Module, serial: c.Serial, sessions: make(chan pkcs11.SessionHandle, maxSessions), stuck: make(chan error, 1)}
 	if t.loaded, err = digestOf(c.Module); err != nil {
 		return nil, err
 	}
@@ -126,7 +114,7 @@ func (t *token) login(c *Config) (pkcs11.SessionHandle, error) {
 	return session, nil
 }
 
-// start gives each session its goroutine. The first one is logged in, and so are all.
+// start opens the other sessions. The first one is logged in, and so are all.
 func (t *token) start(first pkcs11.SessionHandle, sessions int) error {
 	info, err := t.ctx.GetTokenInfo(t.slot)
 	if err != nil {
@@ -136,8 +124,8 @@ func (t *token) start(first pkcs11.SessionHandle, sessions int) error {
 	if most := int64(info.MaxSessionCount); most > 0 { // 0: without a bound, -1: unknown
 		n = max(1, min(n, int(most-1)))
 	}
-	all := []pkcs11.SessionHandle{first}
-	for len(all) < n {
+	t.sessions <- first
+	for t.open = 1; t.open < n; t.open++ {
 		s, err := t.ctx.OpenSession(t.slot, pkcs11.CKF_SERIAL_SESSION)
 		if errors.Is(err, pkcs11.Error(pkcs11.CKR_SESSION_COUNT)) {
 			break // fewer than it said
@@ -145,56 +133,49 @@ func (t *token) start(first pkcs11.SessionHandle, sessions int) error {
 		if err != nil {
 			return ckr(err, "no session can be opened")
 		}
-		all = append(all, s)
-	}
-	for _, s := range all {
-		t.workers.Go(func() { t.work(s) })
+		t.sessions <- s
 	}
 	return nil
 }
 
-func (t *token) work(s pkcs11.SessionHandle) {
-	for j := range t.jobs {
-		data, err := j.run(s)
-		j.done <- outcome{data, err}
-	}
-}
-
-// do has some session do one operation.
-func (t *token) do(ctx context.Context, run func(pkcs11.SessionHandle) ([]byte, error)) ([]byte, error) {
-	done := make(chan outcome, 1)
+// do runs in a session that is nobody else's meanwhile. A call into the library cannot be called off: when it lasts
+// too long, nothing can be done but to end.
+func (t *token) do(ctx context.Context, run func(pkcs11.SessionHandle) error) error {
+	var s pkcs11.SessionHandle
 	select {
-	case t.jobs <- job{run, done}:
+	case s = <-t.sessions:
 	case <-ctx.Done():
-		return nil, refuse(keyhost.KeyBusy, "every session of the token is at work")
+		return refuse(keyhost.KeyBusy, "every session of the token is at work")
 	}
-	late := time.NewTimer(overrun)
-	defer late.Stop()
-	select {
-	case r := <-done:
-		return r.data, r.err
-	case <-late.C: // a call into the library cannot be called off
-		return nil, refuse(keyhost.KeyChallengeTimeout, "the token does not answer")
-	}
+	late := time.AfterFunc(overrun, func() {
+		select {
+		case t.stuck <- refuse(keyhost.KeyChallengeTimeout, "the token does not answer"):
+		default: // somebody has said so
+		}
+	})
+	err := run(s)
+	late.Stop()
+	t.sessions <- s
+	return err
 }
 
 // sign has some session sign with the key of a class and CKA_ID.
-func (t *token) sign(ctx context.Context, mechanism uint, key string, data []byte) ([]byte, error) {
+func (t *token) sign(ctx context.Context, mechanism uint, key string, data []byte) (out []byte, err error) {
 	object, ok := t.served.Load().handles[key]
 	if !ok {
 		return nil, refuse(keyhost.KeyUnknown, "no key of that name is served")
 	}
-	return t.do(ctx, func(s pkcs11.SessionHandle) ([]byte, error) {
+	err = t.do(ctx, func(s pkcs11.SessionHandle) error {
 		err := t.ctx.SignInit(s, []*pkcs11.Mechanism{pkcs11.NewMechanism(mechanism, nil)}, object)
-		var out []byte
 		if err == nil {
 			out, err = t.ctx.Sign(s, data)
 		}
 		if err != nil {
-			return nil, ckr(err, "the token does not sign")
+			return ckr(err, "the token does not sign")
 		}
-		return out, nil
+		return nil
 	})
+	return out, err
 }
 
 // Describe implements keyhost.Keys.
@@ -220,10 +201,11 @@ func (t *token) MAC(ctx context.Context, key string, message []byte) (out [32]by
 	return out, err
 }
 
-// close ends the library. Whoever has asked has had an answer.
+// close ends the library, once each session is free.
 func (t *token) close() {
-	close(t.jobs)
-	t.workers.Wait()
+	for range t.open {
+		<-t.sessions
+	}
 	_ = t.ctx.Finalize()
 	t.ctx.Destroy()
 }

@@ -17,7 +17,7 @@ type Client struct {
 	timeout time.Duration
 	uid     int
 	places  chan struct{}
-	idle    chan net.Conn
+	idle    chan *link
 }
 
 // Bounds of a client.
@@ -29,7 +29,7 @@ const (
 // NewClient returns the client of a helper's socket. The process behind it must
 // be of the user uid; nobody is asked before the first question.
 func NewClient(path string, uid int) *Client {
-	return &Client{path: path, timeout: defaultTimeout, uid: uid, places: make(chan struct{}, maxAtOnce), idle: make(chan net.Conn, maxAtOnce)}
+	return &Client{path: path, timeout: defaultTimeout, uid: uid, places: make(chan struct{}, maxAtOnce), idle: make(chan *link, maxAtOnce)}
 }
 
 // Describe returns the keys that the host serves.
@@ -101,8 +101,8 @@ func (c *Client) ask(ctx context.Context, q question) (a answer, err error) {
 	if ctx.Err() != nil {
 		return answer{}, &Error{KeyBusy, "every connection to the key host is in use"}
 	}
-	for _, connect := range []func(context.Context) (net.Conn, error){c.kept, c.dial} {
-		var conn net.Conn
+	for _, connect := range []func(context.Context) (*link, error){c.kept, c.dial} {
+		var conn *link
 		if conn, err = connect(ctx); err != nil {
 			break
 		}
@@ -114,7 +114,7 @@ func (c *Client) ask(ctx context.Context, q question) (a answer, err error) {
 }
 
 // kept is a connection that was used before, or a new one.
-func (c *Client) kept(ctx context.Context) (net.Conn, error) {
+func (c *Client) kept(ctx context.Context) (*link, error) {
 	select {
 	case conn := <-c.idle:
 		return conn, nil
@@ -128,7 +128,7 @@ func isRefusal(err error) bool {
 	return ok
 }
 
-func (c *Client) on(conn net.Conn, deadline time.Time, q question) (a answer, err error) {
+func (c *Client) on(conn *link, deadline time.Time, q question) (a answer, err error) {
 	if err = conn.SetDeadline(deadline); err == nil {
 		err = send(conn, q)
 	}
@@ -145,7 +145,7 @@ func (c *Client) on(conn net.Conn, deadline time.Time, q question) (a answer, er
 	return a, nil
 }
 
-func (c *Client) dial(ctx context.Context) (net.Conn, error) {
+func (c *Client) dial(ctx context.Context) (*link, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", c.path)
 	if err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return conn, nil
+	return newLink(conn), nil
 }
 
 // peer is the user of the process at the other end.

@@ -61,7 +61,7 @@ func TestAHostThatGoesAwayIsAskedOnceMore(t *testing.T) {
 	for range 3 {
 		dead, other := net.Pipe()
 		require.NoError(t, other.Close())
-		c.idle <- dead
+		c.idle <- newLink(dead)
 	}
 	require.NoError(t, c.Health(t.Context()), "the kept ones have gone, the third answers")
 	require.NoError(t, c.Close())

@@ -7,10 +7,12 @@
 package keyhost
 
 import (
+	"bufio"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 )
 
 // Purposes that the signing key has, and nothing else; told apart by the typ of
@@ -102,6 +104,16 @@ type answer struct {
 const maxMessage = 64 << 10
 
 var errMessage = errors.New("keyhost: a message is not one of ours")
+
+// link is a connection whose messages are read at once, with their length.
+type link struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+func newLink(conn net.Conn) *link { return &link{conn, bufio.NewReaderSize(conn, 1<<10)} }
+
+func (l *link) Read(b []byte) (int, error) { return l.in.Read(b) }
 
 func send(w io.Writer, v any) error {
 	text, err := json.Marshal(v)

@@ -92,9 +92,10 @@ func (s *Server) converse(ctx context.Context, conn *net.UnixConn, suspect conte
 		s.Log.LogAttrs(ctx, slog.LevelWarn, "a process of another user asked for keys", slog.Int("uid", uid))
 		return
 	}
+	in := newLink(conn)
 	for {
 		var q question
-		if conn.SetReadDeadline(time.Now().Add(idleTime)) != nil || ctx.Err() != nil || receive(conn, &q) != nil {
+		if conn.SetReadDeadline(time.Now().Add(idleTime)) != nil || ctx.Err() != nil || receive(in, &q) != nil {
 			return
 		}
 		a, err := s.answer(ctx, q)
