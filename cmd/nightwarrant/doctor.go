@@ -188,7 +188,11 @@ func ofScheduler(c *config.Scheduler) []doctor.Check {
 
 // lookAtQueue sends a message through the stream and takes it out again, as each scheduler does all the time.
 func lookAtQueue(ctx context.Context, c *config.Scheduler) []doctor.Finding {
-	conn, err := connectNATS(&c.NATS, slog.New(slog.NewTextHandler(io.Discard, nil)), nil)
+	options, err := queueOptions(c.NATS.URL, "nats.roots_file", c.NATS.RootsFile, c.FIPSRequired())
+	if err != nil {
+		return []doctor.Finding{{Check: "connection", Verdict: doctor.Bad, What: err.Error(), Remedy: "Set right what it names."}}
+	}
+	conn, err := connectNATS(&c.NATS, slog.New(slog.NewTextHandler(io.Discard, nil)), options, nil)
 	if err != nil {
 		return []doctor.Finding{{Check: "connection", Verdict: doctor.Bad, What: err.Error(), Remedy: "Start NATS, and look at nats.url, the user and the password."}}
 	}

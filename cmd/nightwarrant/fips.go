@@ -14,7 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/nightwarrant/nightwarrant/internal/certificate"
+	tlspair "github.com/nightwarrant/nightwarrant/internal/certificate"
 	"github.com/nightwarrant/nightwarrant/internal/config"
 	"github.com/nightwarrant/nightwarrant/internal/fips"
 )
@@ -49,7 +49,7 @@ func listenTLS(ctx context.Context, address, admin string, t config.TLS, log *sl
 	if !t.Is() {
 		return listen(ctx, address, admin)
 	}
-	pair, err := certificate.Open(t.CertificateFile, t.KeyFile, log)
+	pair, err := tlspair.Open(t.CertificateFile, t.KeyFile, log)
 	if err != nil {
 		return nil, nil, config.Wrong("tls", "cannot be used: %s", err)
 	}
