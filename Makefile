@@ -8,7 +8,7 @@ GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@latest
 SOURCES     := $(shell find . -path ./build -prune -o -path '*/node_modules' -prune -o -type f \( -name '*.go' -o -name '*.sql' -o -name '*.tmpl' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name '*.svg' \) -print) go.mod go.sum
 
-.PHONY: build keyhost demo dev test history-long conformance interop spire mutants tripwire bench closing closing-long lint vet staticcheck vuln fuzz clean
+.PHONY: build keyhost demo dev test history-long conformance interop spire mutants tripwire bench bench-keyhost closing closing-long lint vet staticcheck vuln fuzz clean
 
 build: bin/nightwarrant
 
