@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/internal/config"
+	"github.com/nightwarrant/nightwarrant/internal/fips"
 	"github.com/nightwarrant/nightwarrant/keys/keyhost"
 )
 
@@ -34,6 +35,7 @@ const (
 
 // Config is the file of the key host.
 type Config struct {
+	config.FIPS
 	Module   string        `yaml:"module"` // the PKCS#11 library
 	Serial   string        `yaml:"serial"` // of the token; slots and labels name nothing
 	Keys     []Pair        `yaml:"keys"`   // that are served, and nothing else
@@ -61,6 +63,9 @@ func (c *Config) Check(func(string) string) (err error) {
 			return config.Wrong(key, "must be an absolute path")
 		}
 	}
+	if err := c.checkModule(); err != nil {
+		return err
+	}
 	if err := c.checkKeys(); err != nil {
 		return err
 	}
@@ -84,6 +89,25 @@ func (c *Config) Check(func(string) string) (err error) {
 	}
 	if c.PIN, err = config.ReadSecret(c.PINFile); err != nil {
 		return config.Wrong("pin_file", "%s", err)
+	}
+	return nil
+}
+
+// checkModule holds what verifies and hashes here to a validated snapshot of the Go module, where FIPS is required.
+// The token is another module, which a record of provenance is about.
+func (c *Config) checkModule() error {
+	if !c.FIPSRequired() {
+		if c.Mode != "" {
+			return config.Wrong("fips", "must be required, or not be there")
+		}
+		return nil
+	}
+	m, err := fips.Running()
+	if err != nil {
+		return config.Wrong("fips", "is required, and this program cannot tell what it is: %s", err)
+	}
+	if refusal := m.Refusal(); refusal != "" {
+		return config.Wrong("fips", "is required, and this program does not compute in a validated module: %s", refusal)
 	}
 	return nil
 }

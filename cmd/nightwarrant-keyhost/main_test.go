@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/fips140"
 	"crypto/sha256"
 	"errors"
 	"math/big"
@@ -156,11 +157,16 @@ func TestWhatIsRefusedAtTheStart(t *testing.T) {
 		"one name twice":             {nil, []string{pairs, `[{signing: "0a", nonce: "02"}, {signing: "0A", nonce: "02"}]`}, exitMisconfigured, "name the signing key 0a twice"},
 		"a name that is none":        {nil, []string{pairs, `[{signing: "1", nonce: "02"}]`}, exitMisconfigured, "hexadecimal"},
 		"nothing to serve":           {nil, []string{pairs, "[]"}, exitMisconfigured, "must list between 1 and 4 pairs"},
+		"FIPS without its module":    {nil, []string{"keys:", "fips: required\nkeys:"}, exitMisconfigured, "APP_MODULE_DISABLED"},
+		"FIPS, perhaps":              {nil, []string{"keys:", "fips: off\nkeys:"}, exitMisconfigured, "fips must be required, or not be there"},
 		"an unknown key of the file": {nil, []string{"keys:", "slot: 0\nkeys:"}, exitMisconfigured, "slot"},
 		"too many sessions":          {nil, []string{"users:", "sessions: 17\nusers:"}, exitMisconfigured, "must be between 1 and 16"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if c.word == "APP_MODULE_DISABLED" && fips140.Enabled() {
+				t.Skip("this test computes in the module")
+			}
 			s, serial := made(t)
 			if c.prepare != nil {
 				c.prepare(s)
