@@ -197,11 +197,11 @@ func given(s string) *string {
 
 func (a *Authority) audit(ctx context.Context, f auditFilter, rising bool, limit int) ([]api.AuditEntry, error) {
 	return list(ctx, a, func(from pgx.CollectableRow) (e api.AuditEntry, err error) {
-		var task, run, effect, digest, body []byte
-		err = from.Scan(&e.Number, &e.At, &e.Verb, &e.Verdict, &task, &run, &effect, &digest, &body)
-		e.At, e.Task, e.Run, e.Effect, e.Digest, e.Body = e.At.UTC(), optionally(task), optionally(run), optionally(effect), encode(digest), body
+		var task, run, effect, digest, body, member []byte
+		err = from.Scan(&e.Number, &e.At, &e.Verb, &e.Verdict, &task, &run, &effect, &digest, &body, &member)
+		e.At, e.Task, e.Run, e.Effect, e.Digest, e.Body, e.Member = e.At.UTC(), optionally(task), optionally(run), optionally(effect), encode(digest), body, optionally(member)
 		return e, err
-	}, `SELECT id, at, verb, verdict, task, run, effect, digest, body FROM nw.show_audit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+	}, `SELECT id, at, verb, verdict, task, run, effect, digest, body, member FROM nw.show_audit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
 		f.low, f.high, f.since, f.until, f.verb, f.verdict, f.task, f.run, f.member, rising, limit)
 }
 

@@ -7,11 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"golang.org/x/mod/sumdb/tlog"
-
 	"github.com/nightwarrant/nightwarrant/authority/api"
-	"github.com/nightwarrant/nightwarrant/authority/audit"
+	"github.com/nightwarrant/nightwarrant/authority/audit/sequencer"
 	"github.com/nightwarrant/nightwarrant/authority/receipt"
 	"github.com/nightwarrant/nightwarrant/keys/keyhost"
 )
@@ -50,29 +47,32 @@ func (a *Authority) runReceipt(ctx context.Context, m Actor, who seen, run strin
 	if err != nil {
 		return out, fmt.Errorf("the audit records of a run: %w", err)
 	}
-	log := a.Keys().Auditor()
-	nodes := &audit.Nodes{Read: func(leaves []int64) ([]audit.Stretch, error) { return a.stretches(ctx, leaves) }}
-	if err := r.Prove(row.checkpoint.Signed(log.KeyHash(), row.signature), log.Verifier(), nodes); err != nil {
+	keys := a.Keys()
+	log := sequencer.Store{Pool: a.Pool, Key: keys.Auditor()}
+	checkpoint, err := log.Over(ctx, row.last)
+	if err != nil {
+		return out, unavailable(err)
+	}
+	if err := r.Prove(checkpoint, log.Key.Verifier(), log.Nodes(ctx)); err != nil {
 		return out, fmt.Errorf("prove the audit records of a run: %w", err)
 	}
-	id := a.Keys().Identity()
+	id := keys.Identity()
 	r.Issuer, r.IssuedAt, r.Generation, r.Cluster = a.Issuer, a.Now().Unix(), id.Generation, encode(id.ClusterID[:])
 	out.Run = run
-	out.Receipt, err = r.Sign(a.Keys().SignerFor(keyhost.PurposeReceipt))
+	out.Receipt, err = r.Sign(keys.SignerFor(keyhost.PurposeReceipt))
 	return out, err
 }
 
 // receiptRow is what the database knows for a run receipt.
 type receiptRow struct {
-	number, revision, steps int64
-	task                    []byte
-	nominal                 time.Time
-	currency                string
-	effects                 []effectNames
-	profiles                []receipt.Profile
-	records                 []receipt.Record
-	checkpoint              audit.Checkpoint
-	signature               []byte
+	revision, steps int64
+	task            []byte
+	nominal         time.Time
+	currency        string
+	effects         []effectNames
+	profiles        []receipt.Profile
+	records         []receipt.Record
+	last            int64 // of records, in the log
 }
 
 // effectNames are digests that stand in no audit record.
@@ -83,21 +83,19 @@ type effectNames struct {
 
 func (a *Authority) receiptRow(ctx context.Context, who seen, run []byte) (row receiptRow, err error) {
 	var verdict string
-	var number, revision, steps, size, incarnation, epoch *int64
-	var nominal, at *time.Time
+	var revision, steps, last *int64
+	var nominal *time.Time
 	var currency *string
-	var root, effects, profiles, records []byte
-	err = a.look(ctx, `SELECT verdict, number, task, revision, nominal_at, steps, currency, effects, profiles, records, size, at, root, incarnation, epoch, signature FROM nw.show_receipt($1, $2, $3, $4)`,
-		[]any{who.member[:], who.all, run, receipt.MaxRecords + 1}, &verdict, &number, &row.task, &revision, &nominal, &steps, &currency, &effects, &profiles, &records,
-		&size, &at, &root, &incarnation, &epoch, &row.signature)
+	var effects, profiles, records []byte
+	err = a.look(ctx, `SELECT verdict, task, revision, nominal_at, steps, currency, effects, profiles, records, last FROM nw.show_receipt($1, $2, $3, $4)`,
+		[]any{who.member[:], who.all, run, receipt.MaxRecords + 1}, &verdict, &row.task, &revision, &nominal, &steps, &currency, &effects, &profiles, &records, &last)
 	if err != nil {
 		return row, err
 	}
 	if verdict != "ok" {
 		return row, api.Refuse(api.Code(verdict))
 	}
-	row.number, row.revision, row.steps, row.nominal, row.currency = *number, *revision, *steps, *nominal, deref(currency)
-	row.checkpoint = audit.Checkpoint{Origin: a.Keys().Auditor().Name(), Size: *size, Root: tlog.Hash(root), At: *at, Incarnation: *incarnation, Epoch: *epoch}
+	row.revision, row.steps, row.nominal, row.currency, row.last = *revision, *steps, *nominal, deref(currency), *last
 	for _, part := range []struct {
 		text []byte
 		into any
@@ -146,16 +144,4 @@ func (row receiptRow) receipt() (*receipt.Receipt, error) {
 func unhex(h string) string {
 	b, _ := hex.DecodeString(h) // of our own making
 	return encode(b)
-}
-
-// stretches reads what it takes to know hashes of the log's tree.
-func (a *Authority) stretches(ctx context.Context, leaves []int64) ([]audit.Stretch, error) {
-	return list(ctx, a, func(from pgx.CollectableRow) (s audit.Stretch, err error) {
-		var digests [][]byte
-		err = from.Scan(&s.Size, &s.Edge, &digests)
-		for _, d := range digests {
-			s.Digests = append(s.Digests, audit.Digest(d))
-		}
-		return s, err
-	}, `SELECT size, edge, digests FROM nw.audit_stretches($1)`, leaves)
 }

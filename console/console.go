@@ -105,6 +105,7 @@ func (c *Console) memberRoutes() []Route {
 		{"GET", "/runs", false, Member, c.runs},
 		{"GET", "/runs/{reference}", false, Member, c.run},
 		{"GET", "/runs/{reference}/export", false, Member, c.export},
+		{"GET", "/runs/{reference}/receipt", false, Member, c.runReceipt},
 		{"GET", "/ambiguous", false, Member, c.ambiguous},
 		{"POST", "/ambiguous/{reference}", false, Member, c.finding},
 		{"GET", "/acting", false, Member, c.acting},

@@ -41,7 +41,8 @@ var possible = map[string]string{
 	"audit_lead": "sequencer", "audit_append": "sequencer", "audit_sign": "sequencer", "audit_cosign": "sequencer", "audit_resume": "begins an incarnation, closed", "audit_last": "reading", "audit_records": "reading", "audit_notes": "reading", "audit_lag": "a probe for reports",
 	// Keys must be changed, and cut off, whatever the gate says.
 	"rotate_keys": "admits nothing", "cut_off_keys": "revoke", "hold_keys": "a replica's report of itself", "key_state": "reading",
-	"show_receipt": "reading", "audit_stretches": "reading",
+	"show_receipt": "reading", "audit_stretches": "reading", "audit_disclosed": "reading", "audit_plan": "reading", "audit_cut": "reading",
+	"audit_redact": "takes out what is disclosed, and grants nothing", "audit_keep": "how long rows stay: it grants nothing", "audit_prune": "takes out rows behind a checkpoint, and grants nothing",
 	// Reading, and the record of it.
 	"present": "reading", "show_offers": "reading", "show_tasks": "reading", "show_revisions": "reading", "show_consents": "reading", "show_runs": "reading", "show_coalesced": "reading",
 	"show_timeline": "reading", "show_decisions": "reading", "show_ambiguous": "reading", "show_epoch": "reading", "revocation_scope": "reading", "would_run": "reading", "cut_off_scope": "reading",

@@ -252,6 +252,7 @@ type AuditEntry struct {
 	Task    string          `json:"task,omitempty"`
 	Run     string          `json:"run,omitempty"`
 	Effect  string          `json:"effect,omitempty"`
+	Member  string          `json:"member,omitempty"` // whom Body commits to, as long as that is disclosed
 	Digest  string          `json:"digest"`
 	Body    json.RawMessage `json:"body"`
 }

@@ -28,21 +28,30 @@ func (b *Bundle) Prove(leaf int64, key note.Verifier) (Proof, error) {
 	var best Checkpoint
 	var signed []byte
 	for _, text := range b.Checkpoints {
-		if c, err := OpenCheckpoint(text, key); err == nil && c.Size >= best.Size && c.Size <= int64(len(b.records)) {
+		if c, err := OpenCheckpoint(text, key); err == nil && c.Size >= best.Size && c.Size <= b.From()+int64(len(b.records)) {
 			best, signed = c, text
 		}
 	}
-	if leaf < 0 || leaf >= best.Size {
+	if leaf < b.From() || leaf >= best.Size {
 		return Proof{}, errNoRecord
 	}
-	hashes, tree := make([]tlog.Hash, 0, tlog.StoredHashCount(best.Size)), &Tree{}
-	for _, r := range b.records[:best.Size] {
+	first, edge := tlog.StoredHashIndex(0, b.From()), b.cut.places()
+	var hashes []tlog.Hash // from the first record on
+	tree := b.cut.Clone()
+	for _, r := range b.records[:best.Size-b.From()] {
 		hashes = tree.append(r.digest, hashes)
 	}
 	reader := tlog.HashReaderFunc(func(at []int64) ([]tlog.Hash, error) {
 		out := make([]tlog.Hash, len(at))
 		for i, x := range at {
-			out[i] = hashes[x]
+			h, ok := edge[x]
+			if x >= first {
+				h, ok = hashes[x-first], true
+			}
+			if !ok {
+				return nil, errNoRecord
+			}
+			out[i] = h
 		}
 		return out, nil
 	})
@@ -50,7 +59,7 @@ func (b *Bundle) Prove(leaf int64, key note.Verifier) (Proof, error) {
 	if err != nil {
 		return Proof{}, err
 	}
-	p := Proof{Leaf: leaf, Digest: encode(b.records[leaf].digest), Hashes: proof, Checkpoint: string(signed)}
+	p := Proof{Leaf: leaf, Digest: encode(b.records[leaf-b.From()].digest), Hashes: proof, Checkpoint: string(signed)}
 	return p, p.Check(key)
 }
 

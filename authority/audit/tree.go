@@ -76,6 +76,18 @@ func (t *Tree) append(d Digest, stored []tlog.Hash) []tlog.Hash {
 	return stored
 }
 
+// places are the edge's hashes by tlog.StoredHashIndex.
+func (t *Tree) places() map[int64]tlog.Hash {
+	at := map[int64]tlog.Hash{}
+	var start int64
+	for _, h := range t.edge {
+		level := bits.Len64(uint64(t.size-start)) - 1
+		at[tlog.StoredHashIndex(level, start>>level)] = h
+		start += 1 << level
+	}
+	return at
+}
+
 // Root is the tree's hash.
 func (t *Tree) Root() tlog.Hash {
 	if t.size == 0 {

@@ -25,6 +25,7 @@ const (
 	Inserted          Tamper = "inserted"
 	Forked            Tamper = "forked"
 	SwappedCheckpoint Tamper = "swapped_checkpoint"
+	UntrueDisclosure  Tamper = "untrue_disclosure"
 	OldBackup         Tamper = "old_backup_restored"
 )
 
@@ -39,8 +40,11 @@ type Finding struct {
 // Report is what a log was found to be.
 type Report struct {
 	Origin      string    `json:"origin"`
+	From        int64     `json:"from"` // number of the first record: those before were pruned, and are as they were when that was signed
 	Records     int64     `json:"records"`
 	Gone        int64     `json:"bodies_gone"` // by retention: their digests are covered, what they said is not there
+	Disclosed   int64     `json:"disclosed"`   // personal fields that are what their records commit to
+	Redacted    int64     `json:"redacted"`    // personal fields that are not disclosed any more
 	Checkpoints int       `json:"checkpoints"`
 	Anchors     int       `json:"anchors"`
 	Covered     int64     `json:"covered"` // records under the newest good checkpoint
@@ -76,8 +80,8 @@ func (r *Report) OK() bool { return len(r.Findings) == 0 && !r.ExportAgain }
 // log that was cut short together with its checkpoints looks whole. One act
 // leads to one finding, as far as it can be told.
 func Verify(b *Bundle, key note.Verifier, anchors [][]byte, witnesses ...Witness) (*Report, error) {
-	v := &verification{report: &Report{Origin: b.Origin, Records: int64(len(b.records)), Witnessed: []Seen{}, Resumed: []Resumed{}, Findings: []Finding{}},
-		began: b.At, records: slices.Clone(b.records), seen: make([]Seen, len(witnesses))}
+	v := &verification{report: &Report{Origin: b.Origin, From: b.From(), Records: int64(len(b.records)), Witnessed: []Seen{}, Resumed: []Resumed{}, Findings: []Finding{}},
+		began: b.At, cut: b.cut, records: slices.Clone(b.records), seen: make([]Seen, len(witnesses))}
 	if b.Origin != key.Name() {
 		return nil, fmt.Errorf("the bundle is of the log %q and the key is of %q", b.Origin, key.Name())
 	}
@@ -105,9 +109,10 @@ func Verify(b *Bundle, key note.Verifier, anchors [][]byte, witnesses ...Witness
 type verification struct {
 	report  *Report
 	began   time.Time // the export
+	cut     *Tree     // of the records before the first
 	records []record
 	seen    []Seen // by witness
-	whole   int64  // records before the first gap
+	whole   int64  // records before the first gap, with those before the cut
 	known   []Checkpoint
 	anchors []Checkpoint
 }
@@ -115,6 +120,14 @@ type verification struct {
 func (v *verification) find(t Tamper, from, through int64, why string) {
 	v.report.Findings = append(v.report.Findings, Finding{t, from, through, why})
 }
+
+// between are the records with numbers from up to and without to.
+func (v *verification) between(from, to int64) []record {
+	return v.records[from-v.cut.size : to-v.cut.size]
+}
+
+// end is the number after the last record.
+func (v *verification) end() int64 { return v.cut.size + int64(len(v.records)) }
 
 // numbers wants the records by their numbers, each once.
 func (v *verification) numbers() {
@@ -127,8 +140,8 @@ func (v *verification) numbers() {
 		v.find(Reordered, v.records[i].leaf, v.records[i-1].leaf, "the records are not in the order of their numbers")
 		slices.SortStableFunc(v.records, byLeaf)
 	}
-	for v.whole = 0; v.whole < int64(len(v.records)); v.whole++ {
-		switch at := v.records[v.whole].leaf; {
+	for v.whole = v.cut.size; v.whole < v.end(); v.whole++ {
+		switch at := v.records[v.whole-v.cut.size].leaf; {
 		case at > v.whole:
 			v.find(DeletedMiddle, v.whole, at-1, "these numbers are missing")
 			return
@@ -228,31 +241,38 @@ func (v *verification) bodies() {
 		if r.edited {
 			v.find(Edited, r.leaf, r.leaf, "the record does not say what its digest is of")
 		}
+		if r.untrue {
+			v.find(UntrueDisclosure, r.leaf, r.leaf, "what is disclosed of the record is not what it commits to")
+		}
 		if !r.body {
 			v.report.Gone++
 		}
+		v.report.Disclosed, v.report.Redacted = v.report.Disclosed+r.open, v.report.Redacted+r.redacted
 	}
 }
 
 // roots grows the tree anew and compares it where something was signed.
 func (v *verification) roots() {
-	stops := slices.Concat(v.known, v.anchors)
+	stops := slices.DeleteFunc(slices.Concat(v.known, v.anchors), func(c Checkpoint) bool { return c.Size < v.cut.size })
 	slices.SortStableFunc(stops, func(a, b Checkpoint) int { return cmp.Compare(a.Size, b.Size) })
-	var good Tree // at the last size that agreed
-	grown := &Tree{}
+	if v.cut.size > 0 && (len(stops) == 0 || stops[0].Size > v.cut.size || stops[0].Root != v.cut.Root()) {
+		v.find(Edited, 0, v.cut.size-1, "what stands for the records that were pruned is not what was signed when they were")
+		return
+	}
+	good, grown := v.cut.Clone(), v.cut.Clone() // good is of the last size that agreed
 	for i, c := range stops {
 		if c.Size > v.whole {
 			v.short(c)
 			return
 		}
 		for grown.size < c.Size {
-			grown.Append(v.records[grown.size].digest)
+			grown.Append(v.between(grown.size, grown.size+1)[0].digest)
 		}
 		if grown.Root() != c.Root {
-			v.explain(&good, c, stops[i:])
+			v.explain(good, c, stops[i:])
 			return
 		}
-		good, v.report.Covered, v.report.At = *grown.Clone(), c.Size, c.At
+		good, v.report.Covered, v.report.At = grown.Clone(), c.Size, c.At
 	}
 }
 
@@ -261,10 +281,10 @@ func (v *verification) short(c Checkpoint) {
 	n := v.whole
 	owned := slices.ContainsFunc(v.known, func(k Checkpoint) bool { return k.Size > n })
 	switch {
-	case n < int64(len(v.records)) || v.told(DeletedMiddle) || v.told(Inserted):
+	case n < v.end() || v.told(DeletedMiddle) || v.told(Inserted):
 		// The gap has been told, and nothing behind it can be compared.
-	case n == 0:
-		v.find(DeletedAll, 0, c.Size-1, "records were signed, and none is there")
+	case n == v.cut.size:
+		v.find(DeletedAll, n, c.Size-1, "records were signed, and none is there")
 	case !owned && v.younger(c):
 		v.report.ExportAgain = true
 	case owned:
@@ -291,14 +311,14 @@ const maxTries = 4096
 // the first that does not. Each explanation is tried by its own root.
 func (v *verification) explain(good *Tree, c Checkpoint, later []Checkpoint) {
 	from := good.size
-	between := v.records[from:c.Size]
+	between := v.between(from, c.Size)
 	switch {
 	case slices.ContainsFunc(between, func(r record) bool { return r.edited }) || v.told(Reordered) || v.told(Inserted) || v.told(Forked):
 	case v.forks(c):
 	case v.sorted(good, between, c.Root):
 		v.find(Reordered, from, c.Size-1, "in the order of their rows these records have the root that was signed")
 	case len(between) <= maxTries && v.without(good, c):
-	case slices.ContainsFunc(later, func(l Checkpoint) bool { return l.Size > int64(len(v.records)) }):
+	case slices.ContainsFunc(later, func(l Checkpoint) bool { return l.Size > v.end() }):
 		v.find(DeletedMiddle, from, c.Size-1, "a record is missing here: what follows has moved up, and the log is shorter than what was signed")
 	default:
 		v.find(Edited, from, c.Size-1, "the digest of a record here is not the one that was signed")
@@ -309,13 +329,16 @@ func (v *verification) explain(good *Tree, c Checkpoint, later []Checkpoint) {
 // with. It is a restored backup that has gone on when that one is of a later
 // incarnation, and else the work of two writers.
 func (v *verification) forks(c Checkpoint) bool {
-	t := &Tree{}
+	t := v.cut.Clone()
 	for _, k := range v.known {
+		if k.Size < v.cut.size {
+			continue
+		}
 		if k.Size > v.whole {
 			return false
 		}
 		for t.size < k.Size {
-			t.Append(v.records[t.size].digest)
+			t.Append(v.between(t.size, t.size+1)[0].digest)
 		}
 		switch {
 		case t.Root() != k.Root || k.Size < c.Size:
@@ -349,16 +372,16 @@ func (v *verification) sorted(good *Tree, between []record, want tlog.Hash) bool
 
 // without tries each record as the one that was put in.
 func (v *verification) without(good *Tree, c Checkpoint) bool {
-	if c.Size >= int64(len(v.records)) {
+	if c.Size >= v.end() {
 		return false
 	}
 	t := good.Clone()
 	for i := good.size; i < c.Size; i++ {
-		if rootOf(t, v.records[i+1:c.Size+1]) == c.Root {
+		if rootOf(t, v.between(i+1, c.Size+1)) == c.Root {
 			v.find(Inserted, i, i, "without this record the others have the root that was signed")
 			return true
 		}
-		t.Append(v.records[i].digest)
+		t.Append(v.between(i, i+1)[0].digest)
 	}
 	return false
 }

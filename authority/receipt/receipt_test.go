@@ -40,7 +40,7 @@ func (h *house) sign() {
 	require.Eventually(h.t, func() bool {
 		_, err := h.log.Round(context.Background())
 		require.NoError(h.t, err)
-		return h.Count(`SELECT count(*) FROM nw.audit_waiting`) == 0 && h.Count(`SELECT count(*) FROM nw.audit`) == h.Count(`SELECT coalesce(max(size), 0) FROM nw.audit_checkpoints`)
+		return h.Count(`SELECT count(*) FROM nw.audit_waiting`) == 0 && h.Count(`SELECT count(*) FROM nw.audit_leaves`) == h.Count(`SELECT coalesce(max(size), 0) FROM nw.audit_checkpoints`)
 	}, 30*time.Second, 50*time.Millisecond)
 }
 

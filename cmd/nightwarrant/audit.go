@@ -26,7 +26,8 @@ import (
 const exportTimeout = time.Hour
 
 func (p program) audit() *cobra.Command {
-	return group("audit", "Export the audit log, and check an export without the service", p.auditKey(), p.auditExport(), p.auditVerify(), p.auditProve(), p.auditWitness(), p.auditWitnessKey(), p.auditResume())
+	return group("audit", "Export the audit log, and check an export without the service", p.auditKey(), p.auditExport(), p.auditVerify(), p.auditProve(), p.auditWitness(), p.auditWitnessKey(), p.auditResume(),
+		p.auditRedact(), p.auditKeep(), p.auditPrune())
 }
 
 // registeredKey is the key of the log in a database.
@@ -59,17 +60,19 @@ func (p program) auditKey() *cobra.Command {
 
 func (p program) auditExport() *cobra.Command {
 	var file string
+	var fromCut bool
 	c := &cobra.Command{Use: "export", Short: "Write the whole audit log to a file", Args: cobra.NoArgs}
 	d := p.databaseFlags(c, "nw_operator")
 	c.Flags().StringVarP(&file, "out", "o", "", "`FILE` to write; it must not be there")
 	_ = c.MarkFlagRequired("out")
+	c.Flags().BoolVar(&fromCut, "from-cut", false, "without what was pruned, of which only the edge of the tree is left")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		return d.within(cmd.Context(), exportTimeout, func(ctx context.Context, pool *pgxpool.Pool) error {
 			id, err := registeredKey(ctx, pool)
 			if err != nil {
 				return err
 			}
-			records, err := exportTo(ctx, pool, id.AuditVerifier(), file)
+			records, err := exportTo(ctx, pool, id.AuditVerifier(), file, fromCut)
 			if err != nil {
 				return fmt.Errorf("%s is not whole: %w", file, err)
 			}
@@ -79,28 +82,32 @@ func (p program) auditExport() *cobra.Command {
 	return c
 }
 
-func exportTo(ctx context.Context, pool *pgxpool.Pool, key sumnote.Verifier, file string) (records int64, err error) {
+func exportTo(ctx context.Context, pool *pgxpool.Pool, key sumnote.Verifier, file string, fromCut bool) (records int64, err error) {
 	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
 	buffer := bufio.NewWriterSize(out, 1<<20)
-	if records, err = sequencer.Export(ctx, pool, key, buffer); err != nil {
+	export := sequencer.Export
+	if fromCut {
+		export = sequencer.ExportFromCut
+	}
+	if records, err = export(ctx, pool, key, buffer); err != nil {
 		return records, err
 	}
 	return records, errors.Join(buffer.Flush(), out.Sync())
 }
 
 // keyFlag takes the log's key, which must not come from the log.
-func keyFlag(c *cobra.Command) func() (sumnote.Verifier, error) {
+func keyFlag(c *cobra.Command, name string) func() (sumnote.Verifier, error) {
 	var text string
-	c.Flags().StringVar(&text, "key", "", "the log's `KEY`, as `nightwarrant audit key` prints it")
-	_ = c.MarkFlagRequired("key")
+	c.Flags().StringVar(&text, name, "", "the log's `KEY`, as `nightwarrant audit key` prints it")
+	_ = c.MarkFlagRequired(name)
 	return func() (sumnote.Verifier, error) {
 		v, err := sumnote.NewVerifier(text)
 		if err != nil {
-			return nil, config.Wrong("--key", "is not the key of a log")
+			return nil, config.Wrong("--"+name, "is not the key of a log")
 		}
 		return v, nil
 	}
@@ -120,7 +127,7 @@ func (p program) auditVerify() *cobra.Command {
 	var proof bool
 	var asJSON bool
 	c := &cobra.Command{Use: "verify FILE", Short: "Check an exported log, or a proof, with the log's key and what anchors have kept", Args: cobra.ExactArgs(1)}
-	key := keyFlag(c)
+	key := keyFlag(c, "key")
 	c.Flags().StringArrayVar(&anchors, "anchors", nil, "`FILE` of an anchor; may be given several times. Without one, a log that was cut short looks whole")
 	c.Flags().StringArrayVar(&witnesses, "witness-key", nil, "`KEY` of a witness that must have signed the log; may be given several times")
 	c.Flags().BoolVar(&proof, "proof", false, "FILE is a proof, as `nightwarrant audit prove` writes it")
@@ -187,6 +194,12 @@ func tellReport(s *strings.Builder, r *audit.Report) {
 	if r.Gone > 0 {
 		fmt.Fprintf(s, "%d records have lost their bodies by retention.\n", r.Gone)
 	}
+	if r.From > 0 {
+		fmt.Fprintf(s, "The %d records before were pruned. What is left of them is what was signed.\n", r.From)
+	}
+	if r.Disclosed+r.Redacted > 0 {
+		fmt.Fprintf(s, "%d personal fields are disclosed, and are what their records commit to; %d were redacted.\n", r.Disclosed, r.Redacted)
+	}
 	if r.Anchors == 0 {
 		s.WriteString("No anchor was given: a log that was cut short together with its checkpoints would look whole.\n")
 	}
@@ -247,7 +260,7 @@ func (p program) verifyProof(file string, key sumnote.Verifier) error {
 func (p program) auditProve() *cobra.Command {
 	var leaf int64
 	c := &cobra.Command{Use: "prove FILE", Short: "Write the proof that a record of an exported log is in it", Args: cobra.ExactArgs(1)}
-	key := keyFlag(c)
+	key := keyFlag(c, "key")
 	c.Flags().Int64Var(&leaf, "record", -1, "the record's `NUMBER` in the log")
 	_ = c.MarkFlagRequired("record")
 	c.RunE = func(_ *cobra.Command, args []string) error {

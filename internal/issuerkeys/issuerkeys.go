@@ -98,7 +98,7 @@ func (s *Set) fetch(ctx context.Context) (map[string]Key, time.Duration, error) 
 	if err != nil || resp.StatusCode != http.StatusOK || len(body) > maxJWKS {
 		return nil, 0, ErrNoKeys
 	}
-	keys, err := parse(body)
+	keys, err := Parse(body)
 	return keys, keepOf(resp.Header.Get("Cache-Control")), err
 }
 
@@ -113,9 +113,9 @@ func keepOf(control string) time.Duration {
 	return fresh
 }
 
-// parse takes ES256 signature keys with a kid and a generation, and refuses the whole set when one is not, or when a
+// Parse takes ES256 signature keys with a kid and a generation, and refuses the whole set when one is not, or when a
 // kid is there twice: a set that is not understood is not the authority's.
-func parse(body []byte) (map[string]Key, error) {
+func Parse(body []byte) (map[string]Key, error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`
 	}

@@ -25,7 +25,7 @@ func TestKeySetThatIsNotUnderstoodIsNotTaken(t *testing.T) {
 		require.NotEqual(t, goodKey, changed)
 		return set(changed)
 	}
-	_, err := parse([]byte(set(goodKey)))
+	_, err := Parse([]byte(set(goodKey)))
 	require.NoError(t, err)
 	for name, body := range map[string]string{
 		"nothing":              ``,
@@ -48,7 +48,7 @@ func TestKeySetThatIsNotUnderstoodIsNotTaken(t *testing.T) {
 			`"MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqx7D4","y":"4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"`),
 		"a good and a bad one": set(goodKey, `{"kty":"oct","k":"AQAB","kid":"o"}`),
 	} {
-		keys, err := parse([]byte(body))
+		keys, err := Parse([]byte(body))
 		require.Error(t, err, name)
 		require.Nil(t, keys, name)
 	}

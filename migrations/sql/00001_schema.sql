@@ -66,7 +66,7 @@ CREATE DOMAIN nw.verdict AS text CHECK (VALUE IN (
 CREATE DOMAIN nw.verb AS text CHECK (VALUE IN (
   'register_keys', 'rotate_keys', 'cut_off_keys', 'apply', 'retire', 'offer', 'narrow', 'consent', 'decline', 'revoke', 'cut_off', 'plan', 'publish', 'claim', 'renew', 'mint', 'admit', 'settle_effect',
   'late_evidence', 'evidence', 'withdraw', 'expire_effect', 'expire_consent', 'ask', 'decide', 'notice', 'finding', 'settle_run', 'end_run', 'requeue', 'component', 'report', 'open', 'close', 'hold', 'release', 'requirement', 'standby', 'depart',
-  'incarnation', 'resume_log', 'refusals', 'present', 'sign_in', 'sign_out'));
+  'incarnation', 'resume_log', 'refusals', 'present', 'sign_in', 'sign_out', 'redact', 'retention', 'prune'));
 
 -- Families of A17 that this version builds, those that are to come (nobody may report them yet: no stand-in is ever healthy), and an
 -- operator's own ones, by the digest of their name.

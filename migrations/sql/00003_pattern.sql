@@ -110,6 +110,24 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- note_about is note for what names a member. A member's reference can be guessed, so the row holds a commitment to it under a salt of the row's own; salt and reference stand
+-- beside it (00017) and can go.
+-- +goose StatementBegin
+CREATE FUNCTION nw.note_about(p_member bytea, p_verb text, p_verdict text, p_task bigint, p_run bigint, p_effect bigint, p_more json) RETURNS bytea
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE salt bytea := uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()); d bytea;
+BEGIN
+  d := nw.note(p_verb, p_verdict, p_task, p_run, p_effect,
+    ('{"member" : "' || nw.hex(nw.commitment(salt, 'member', p_member)) || CASE WHEN p_more IS NULL THEN '"}' ELSE '", ' || substr(p_more::text, 2) END)::json);
+  INSERT INTO nw.audit_disclosures (audit_id, field, salt, value) VALUES (currval('nw.audit_id_seq'), 'member', salt, p_member);
+  RETURN d;
+END $$;
+-- +goose StatementEnd
+
+-- commitment is what an audit row holds instead of a value that is personal.
+CREATE FUNCTION nw.commitment(p_salt bytea, p_field text, p_value bytea) RETURNS bytea LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+  $$ SELECT sha256('nightwarrant/audit-field/v1'::bytea || '\x00' || p_salt || '\x00' || p_field::bytea || '\x00' || p_value) $$;
+
 -- hex renders a reference or digest in audit rows.
 CREATE FUNCTION nw.hex(b bytea) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT encode(b, 'hex') $$;
 

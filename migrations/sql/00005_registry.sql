@@ -165,8 +165,8 @@ BEGIN
   FOR i IN SELECT value FROM json_array_elements(p_items) LOOP
     r := CASE WHEN i->>'kind' = 'task' THEN nw.put_task(i) ELSE nw.put_entry(i) END;
     entered := entered || r;
-    PERFORM nw.note('apply', 'ok', NULL, NULL, NULL, json_build_object('kind', i->>'kind', 'name', i->>'name', 'revision', (i->>'revision')::bigint,
-      'digest', i->>'digest', 'result', r, 'member', nw.hex(p_member)));
+    PERFORM nw.note_about(p_member, 'apply', 'ok', NULL, NULL, NULL, json_build_object('kind', i->>'kind', 'name', i->>'name', 'revision', (i->>'revision')::bigint,
+      'digest', i->>'digest', 'result', r));
   END LOOP;
   PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
@@ -206,7 +206,7 @@ BEGIN
   END IF;
   PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
-  PERFORM nw.note('retire', 'ok', NULL, NULL, NULL, json_build_object('kind', p_kind, 'name', nw.hex(p_name), 'revision', p_revision, 'tasks', touched, 'member', nw.hex(p_member)));
+  PERFORM nw.note_about(p_member, 'retire', 'ok', NULL, NULL, NULL, json_build_object('kind', p_kind, 'name', nw.hex(p_name), 'revision', p_revision, 'tasks', touched));
 END $$;
 -- +goose StatementEnd
 
@@ -282,7 +282,7 @@ BEGIN
   INSERT INTO schedules (task_id, next_at, zone) VALUES (o.task_id, (p_terms->>'first_at')::timestamptz, decode(p_terms->>'zone', 'hex'));
   PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
-  PERFORM nw.note('consent', 'ok', o.task_id, NULL, NULL, json_build_object('consent', nw.hex(p_consent), 'digest', nw.hex(p_digest), 'epoch', epoch, 'member', nw.hex(p_member)));
+  PERFORM nw.note_about(p_member, 'consent', 'ok', o.task_id, NULL, NULL, json_build_object('consent', nw.hex(p_consent), 'digest', nw.hex(p_digest), 'epoch', epoch));
 END $$;
 -- +goose StatementEnd
 
@@ -305,7 +305,7 @@ BEGIN
   UPDATE offers SET state = 'declined' WHERE id = o.id AND state = 'open';
   PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
-  PERFORM nw.note('decline', 'ok', o.task_id, NULL, NULL, json_build_object('offer', nw.hex(p_offer), 'member', nw.hex(p_member)));
+  PERFORM nw.note_about(p_member, 'decline', 'ok', o.task_id, NULL, NULL, json_build_object('offer', nw.hex(p_offer)));
 END $$;
 -- +goose StatementEnd
 
@@ -333,7 +333,7 @@ BEGIN
   IF k.owner = p_member THEN PERFORM nw.untell_pause(k.id); END IF;
   PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
-  PERFORM nw.note('revoke', 'ok', k.id, NULL, NULL, json_build_object('epoch', epoch, 'member', nw.hex(p_member), 'operator', p_operator AND k.owner <> p_member));
+  PERFORM nw.note_about(p_member, 'revoke', 'ok', k.id, NULL, NULL, json_build_object('epoch', epoch, 'operator', p_operator AND k.owner <> p_member));
 END $$;
 -- +goose StatementEnd
 
@@ -355,7 +355,7 @@ BEGIN
   epoch := nw.advance_epoch(k.id);
   PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
-  PERFORM nw.note('cut_off', 'ok', k.id, NULL, NULL, json_build_object('epoch', epoch, 'member', nw.hex(p_member)));
+  PERFORM nw.note_about(p_member, 'cut_off', 'ok', k.id, NULL, NULL, json_build_object('epoch', epoch));
 END $$;
 -- +goose StatementEnd
 
@@ -380,7 +380,7 @@ BEGIN
   epoch := nw.advance_epoch(k.id);
   PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
-  PERFORM nw.note('withdraw', 'ok', k.id, NULL, NULL, json_build_object('epoch', epoch, 'member', nw.hex(p_member), 'key', nw.hex(p_key)));
+  PERFORM nw.note_about(p_member, 'withdraw', 'ok', k.id, NULL, NULL, json_build_object('epoch', epoch, 'key', nw.hex(p_key)));
 END $$;
 -- +goose StatementEnd
 
@@ -404,7 +404,7 @@ BEGIN
   INSERT INTO findings (effect_id, finding, member) VALUES (e.id, p_finding, p_member);
   PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
-  PERFORM nw.note('finding', 'ok', e.task_id, e.run_id, e.id, json_build_object('finding', p_finding, 'member', nw.hex(p_member)));
+  PERFORM nw.note_about(p_member, 'finding', 'ok', e.task_id, e.run_id, e.id, json_build_object('finding', p_finding));
 END $$;
 -- +goose StatementEnd
 

@@ -268,7 +268,7 @@ BEGIN
   END IF;
   PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
-  PERFORM nw.note('requirement', 'ok', NULL, NULL, NULL, json_build_object('generation', g, 'digest', p_item->>'digest', 'result', result, 'member', nw.hex(p_member)));
+  PERFORM nw.note_about(p_member, 'requirement', 'ok', NULL, NULL, NULL, json_build_object('generation', g, 'digest', p_item->>'digest', 'result', result));
 END $$;
 -- +goose StatementEnd
 

@@ -72,7 +72,7 @@ BEGIN
   PERFORM nw.resume(r.id);
   PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
-  PERFORM nw.note('decide', 'ok', x.task_id, x.run_id, x.effect_id, json_build_object('decision', nw.hex(p_decision), 'answer', 'approved', 'effect', nw.hex(p_digest), 'member', nw.hex(p_member)));
+  PERFORM nw.note_about(p_member, 'decide', 'ok', x.task_id, x.run_id, x.effect_id, json_build_object('decision', nw.hex(p_decision), 'answer', 'approved', 'effect', nw.hex(p_digest)));
 END $$;
 -- +goose StatementEnd
 
@@ -101,7 +101,7 @@ BEGIN
   PERFORM nw.resume(x.run_id);
   PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
-  PERFORM nw.note('decide', 'ok', x.task_id, x.run_id, x.effect_id, json_build_object('decision', nw.hex(p_decision), 'answer', 'denied', 'effect', nw.hex(p_digest), 'member', nw.hex(p_member)));
+  PERFORM nw.note_about(p_member, 'decide', 'ok', x.task_id, x.run_id, x.effect_id, json_build_object('decision', nw.hex(p_decision), 'answer', 'denied', 'effect', nw.hex(p_digest)));
 END $$;
 -- +goose StatementEnd
 

@@ -284,7 +284,7 @@ BEGIN
    WHERE n.member = p_member AND n.channel = 'mail' AND n.state = 'due' AND NOT n.card;
   PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
-  PERFORM nw.note('notice', 'ok', NULL, NULL, NULL, json_build_object('state', CASE WHEN p_hour IS NULL THEN 'at_once' ELSE 'daily' END, 'hour', p_hour, 'member', nw.hex(p_member)));
+  PERFORM nw.note_about(p_member, 'notice', 'ok', NULL, NULL, NULL, json_build_object('state', CASE WHEN p_hour IS NULL THEN 'at_once' ELSE 'daily' END, 'hour', p_hour));
 END $$;
 -- +goose StatementEnd
 

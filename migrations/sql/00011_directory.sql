@@ -46,7 +46,7 @@ BEGIN
     CONTINUE WHEN c.id IS NULL;
     e := nw.end_consent(task, 'revoked');
     INSERT INTO departures (member, task_id, consent_id, epoch) VALUES (p_member, task, c.id, e);
-    PERFORM nw.note('depart', 'ok', task, NULL, NULL, json_build_object('consent', nw.hex(c.ref), 'epoch', e, 'member', nw.hex(p_member)));
+    PERFORM nw.note_about(p_member, 'depart', 'ok', task, NULL, NULL, json_build_object('consent', nw.hex(c.ref), 'epoch', e));
     ended := ended + 1;
   END LOOP;
 END $$;

@@ -48,7 +48,7 @@ BEGIN
   DELETE FROM sessions WHERE digest IN (SELECT s.digest FROM sessions s WHERE s.member = p_member AND s.digest <> p_session ORDER BY s.idle_until DESC OFFSET 19);
   PERFORM nw.own_assertion(p_envelope, p_until, p_session);
   PERFORM nw.own_assertion(p_attempt, p_attempt_until, p_session);
-  PERFORM nw.note('sign_in', 'ok', NULL, NULL, NULL, json_build_object('member', nw.hex(p_member)));
+  PERFORM nw.note_about(p_member, 'sign_in', 'ok', NULL, NULL, NULL, NULL);
 END $$;
 -- +goose StatementEnd
 
@@ -80,7 +80,7 @@ BEGIN
   DELETE FROM sessions s WHERE s.digest = p_session OR p_all AND s.member = whose;
   GET DIAGNOSTICS ended = ROW_COUNT;
   IF whose IS NOT NULL THEN
-    PERFORM nw.note('sign_out', 'ok', NULL, NULL, NULL, json_build_object('member', nw.hex(whose), 'sessions', ended));
+    PERFORM nw.note_about(whose, 'sign_out', 'ok', NULL, NULL, NULL, json_build_object('sessions', ended));
   END IF;
 END $$;
 -- +goose StatementEnd

@@ -113,7 +113,7 @@ BEGIN
   UPDATE offers SET variant = p_digest WHERE id = o.id AND state = 'open';
   PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
-  PERFORM nw.note('narrow', 'ok', o.task_id, NULL, NULL, json_build_object('offer', nw.hex(p_offer), 'digest', nw.hex(p_digest), 'member', nw.hex(p_member)));
+  PERFORM nw.note_about(p_member, 'narrow', 'ok', o.task_id, NULL, NULL, json_build_object('offer', nw.hex(p_offer), 'digest', nw.hex(p_digest)));
 END $$;
 -- +goose StatementEnd
 

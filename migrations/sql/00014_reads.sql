@@ -340,12 +340,12 @@ END $$;
 -- +goose StatementEnd
 
 -- show_audit searches rows [p_low, p_high) of the audit log, newest first, or oldest first for an export. What is NULL does not narrow. A member's rows are
--- those that name the member, and those of the member's tasks.
+-- those that name the member, as long as that is disclosed, and those of the member's tasks.
 -- +goose StatementBegin
 CREATE FUNCTION nw.show_audit(p_low bigint, p_high bigint, p_since timestamptz, p_until timestamptz, p_verb text, p_verdict text, p_task bytea, p_run bytea, p_member bytea, p_rising boolean, p_limit integer)
-RETURNS TABLE (id bigint, at timestamptz, verb text, verdict text, task bytea, run bytea, effect bytea, digest bytea, body bytea)
+RETURNS TABLE (id bigint, at timestamptz, verb text, verdict text, task bytea, run bytea, effect bytea, digest bytea, body bytea, member bytea)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
-DECLARE these bigint[]; the_task bigint; the_run bigint; f text; named text := '"member" : "' || nw.hex(p_member) || '"';
+DECLARE these bigint[]; the_task bigint; the_run bigint; f text;
 BEGIN
   SELECT k.id INTO the_task FROM tasks k WHERE k.ref = p_task;
   SELECT r.id INTO the_run FROM runs r WHERE r.ref = p_run;
@@ -354,11 +354,11 @@ BEGIN
     || CASE WHEN p_since IS NOT NULL THEN ' AND a.at >= $3' ELSE '' END || CASE WHEN p_until IS NOT NULL THEN ' AND a.at < $4' ELSE '' END
     || CASE WHEN p_verb IS NOT NULL THEN ' AND a.verb = $5' ELSE '' END || CASE WHEN p_verdict IS NOT NULL THEN ' AND a.verdict = $6' ELSE '' END
     || CASE WHEN p_task IS NOT NULL THEN ' AND a.task_id = $7' ELSE '' END || CASE WHEN p_run IS NOT NULL THEN ' AND a.run_id = $8' ELSE '' END
-    || CASE WHEN p_member IS NOT NULL THEN ' AND (EXISTS (SELECT FROM nw.tasks k WHERE k.id = a.task_id AND k.owner = $9) OR strpos(convert_from(a.body, ''UTF8''), $10) > 0)' ELSE '' END
-    || CASE WHEN p_rising THEN ' ORDER BY a.id LIMIT $11)' ELSE ' ORDER BY a.id DESC LIMIT $11)' END;
-  EXECUTE f INTO these USING p_low, p_high, p_since, p_until, p_verb, p_verdict, the_task, the_run, p_member, named, p_limit;
-  RETURN QUERY SELECT a.id, a.at, a.verb::text, a.verdict::text, k.ref, r.ref, e.ref, a.digest, a.body
-    FROM audit a LEFT JOIN tasks k ON k.id = a.task_id LEFT JOIN runs r ON r.id = a.run_id LEFT JOIN effects e ON e.id = a.effect_id
+    || CASE WHEN p_member IS NOT NULL THEN ' AND (EXISTS (SELECT FROM nw.tasks k WHERE k.id = a.task_id AND k.owner = $9) OR a.id IN (SELECT x.audit_id FROM nw.audit_disclosures x WHERE x.value = $9))' ELSE '' END
+    || CASE WHEN p_rising THEN ' ORDER BY a.id LIMIT $10)' ELSE ' ORDER BY a.id DESC LIMIT $10)' END;
+  EXECUTE f INTO these USING p_low, p_high, p_since, p_until, p_verb, p_verdict, the_task, the_run, p_member, p_limit;
+  RETURN QUERY SELECT a.id, a.at, a.verb::text, a.verdict::text, k.ref, r.ref, e.ref, a.digest, a.body, y.value
+    FROM audit a LEFT JOIN audit_disclosures y ON y.audit_id = a.id AND y.field = 'member' LEFT JOIN tasks k ON k.id = a.task_id LEFT JOIN runs r ON r.id = a.run_id LEFT JOIN effects e ON e.id = a.effect_id
    WHERE a.id = ANY (these) ORDER BY CASE WHEN p_rising THEN a.id ELSE -a.id END;
 END $$;
 -- +goose StatementEnd
@@ -398,7 +398,7 @@ BEGIN
   last := these[advanced];
   PERFORM nw.own_assertion(p_envelope, p_until, p_jkt);
   PERFORM nw.spend_proof(p_nonce_at, p_proof);
-  PERFORM nw.note('cut_off', 'ok', NULL, NULL, NULL, json_build_object('client', nw.hex(p_client), 'tasks', advanced, 'runs', ended, 'from', p_after, 'to', last, 'member', nw.hex(p_member)));
+  PERFORM nw.note_about(p_member, 'cut_off', 'ok', NULL, NULL, NULL, json_build_object('client', nw.hex(p_client), 'tasks', advanced, 'runs', ended, 'from', p_after, 'to', last));
 END $$;
 -- +goose StatementEnd
 

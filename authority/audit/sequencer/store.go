@@ -176,7 +176,22 @@ func (s Store) grow(ctx context.Context, tree *audit.Tree, size int64) error {
 
 // Consistency proves that the log at size begins with what it was at old.
 func (s Store) Consistency(ctx context.Context, old, size int64) (tlog.TreeProof, error) {
-	return tlog.ProveTree(size, old, &audit.Nodes{Read: func(leaves []int64) ([]audit.Stretch, error) { return s.stretches(ctx, leaves) }})
+	return tlog.ProveTree(size, old, s.Nodes(ctx))
+}
+
+// Nodes are the hashes of the log's tree.
+func (s Store) Nodes(ctx context.Context) *audit.Nodes {
+	return &audit.Nodes{Read: func(leaves []int64) ([]audit.Stretch, error) { return s.stretches(ctx, leaves) }}
+}
+
+// Over is the first signed checkpoint that covers a record.
+func (s Store) Over(ctx context.Context, leaf int64) (signed []byte, err error) {
+	rows, err := s.Pool.Query(ctx, `SELECT size, at, root, edge, incarnation, epoch, signature, resumed, resumed_from, lost_size, lost_root, lost_of FROM nw.audit_notes($1, 'infinity', 1)`, leaf)
+	if err != nil {
+		return nil, err
+	}
+	k, err := pgx.CollectExactlyOneRow(rows, func(r pgx.CollectableRow) (kept, error) { return scanKept(r, s.Key.Name()) })
+	return k.signed(s.Key.KeyHash()), err
 }
 
 func (s Store) stretches(ctx context.Context, leaves []int64) ([]audit.Stretch, error) {
@@ -208,6 +223,15 @@ func readRecords(ctx context.Context, pool *pgxpool.Pool, from int64, limit int)
 
 // Export writes the log as a bundle. pool is the operator's database role.
 func Export(ctx context.Context, pool *pgxpool.Pool, key note.Verifier, out io.Writer) (records int64, err error) {
+	return export(ctx, pool, key, out, false)
+}
+
+// ExportFromCut is Export without what was pruned, of which only the edge of the tree is left.
+func ExportFromCut(ctx context.Context, pool *pgxpool.Pool, key note.Verifier, out io.Writer) (records int64, err error) {
+	return export(ctx, pool, key, out, true)
+}
+
+func export(ctx context.Context, pool *pgxpool.Pool, key note.Verifier, out io.Writer, fromCut bool) (records int64, err error) {
 	var at time.Time
 	if err := pool.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&at); err != nil {
 		return 0, err
@@ -216,8 +240,17 @@ func Export(ctx context.Context, pool *pgxpool.Pool, key note.Verifier, out io.W
 	if err != nil {
 		return 0, err
 	}
+	var from int64
+	if fromCut {
+		if from, err = exportCut(ctx, pool, w); err != nil {
+			return 0, err
+		}
+	}
 	for {
-		page, err := readRecords(ctx, pool, records, batch)
+		page, err := readRecords(ctx, pool, from+records, batch)
+		if err == nil {
+			err = disclose(ctx, pool, page)
+		}
 		if err != nil {
 			return records, err
 		}
@@ -229,8 +262,17 @@ func Export(ctx context.Context, pool *pgxpool.Pool, key note.Verifier, out io.W
 		if len(page) == 0 {
 			return records, exportCheckpoints(ctx, pool, key, w)
 		}
-		records = page[len(page)-1].Leaf + 1
+		records = page[len(page)-1].Leaf + 1 - from
 	}
+}
+
+func exportCut(ctx context.Context, pool *pgxpool.Pool, w *audit.Writer) (from int64, err error) {
+	var size *int64
+	var edge []byte
+	if _, err := pg.Call(ctx, pool, `SELECT size, edge FROM nw.audit_cut()`, nil, &size, &edge); err != nil || size == nil {
+		return 0, err
+	}
+	return *size, w.Cut(*size, edge)
 }
 
 func exportCheckpoints(ctx context.Context, pool *pgxpool.Pool, key note.Verifier, w *audit.Writer) error {
