@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/nightwarrant/nightwarrant/authority/audit"
 )
 
 // Authority is the file of `nightwarrant serve`.
@@ -75,8 +77,8 @@ func (a *Audit) check() error {
 		if _, err := webURL(key+".url", w.URL); err != nil {
 			return err
 		}
-		if err := required(key+".key", w.Key); err != nil {
-			return err
+		if _, err := audit.NewWitness(w.Key); err != nil {
+			return Wrong(key+".key", "is not the key of a witness")
 		}
 	}
 	return nil
