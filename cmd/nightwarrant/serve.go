@@ -222,7 +222,7 @@ func (r *replica) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.vouching.start(ctx, a.Keys()); err != nil {
+	if err := r.startVouched(ctx, a.Keys()); err != nil {
 		return err
 	}
 	s := server.New(a, gate, r.log)

@@ -116,16 +116,26 @@ func recordedNow(b *keys.Bundle) (keys.Identity, bool) {
 	return keys.Identity{}, false
 }
 
-// start refuses a key that is bound to a record and not vouched for.
-func (v *vouching) start(ctx context.Context, b *keys.Bundle) error {
-	id, recorded := recordedNow(b)
+// recorded is the key that signs, when officers vouch for it; it refuses one for
+// which they must, and nothing says who.
+func (r *replica) recorded(b *keys.Bundle) (id keys.Identity, is bool, err error) {
+	id, is = recordedNow(b)
 	switch {
-	case !recorded:
-		return nil
-	case v == nil:
-		return provenance.Unconfigured()
+	case !is && r.config.FIPSRequired():
+		err = provenance.Required(true, false)
+	case is && r.vouching == nil:
+		err = provenance.Unconfigured()
 	}
-	return v.verify(ctx, id).Err()
+	return id, is, err
+}
+
+// startVouched refuses to start with a key that is not vouched for.
+func (r *replica) startVouched(ctx context.Context, b *keys.Bundle) error {
+	id, is, err := r.recorded(b)
+	if err != nil || !is {
+		return err
+	}
+	return r.vouching.verify(ctx, id).Err()
 }
 
 // run verifies the key that signs, and the next one before it does, every ten
@@ -191,14 +201,11 @@ func (r *replica) lookAtVouched(ctx context.Context) (string, error) {
 	if err != nil {
 		return reason, err
 	}
-	id, recorded := recordedNow(r.inForce())
-	switch {
-	case !recorded:
-		return reason, nil
-	case r.vouching == nil:
-		return readiness.Material, provenance.Unconfigured()
+	id, is, err := r.recorded(r.inForce())
+	if err == nil && is {
+		err = r.vouching.health(id)
 	}
-	if err := r.vouching.health(id); err != nil {
+	if err != nil {
 		return readiness.Material, err
 	}
 	return reason, nil
