@@ -8,7 +8,7 @@ GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@latest
 SOURCES     := $(shell find . -path ./build -prune -o -path '*/node_modules' -prune -o -type f \( -name '*.go' -o -name '*.sql' -o -name '*.tmpl' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name '*.svg' \) -print) go.mod go.sum
 
-.PHONY: build keyhost demo dev test history-long conformance interop spire mutants tripwire bench bench-keyhost closing closing-long lint vet staticcheck vuln fuzz clean
+.PHONY: build keyhost demo dev test history-long rotation-long conformance interop spire mutants tripwire bench bench-keyhost closing closing-long lint vet staticcheck vuln fuzz clean
 
 build: bin/nightwarrant
 
@@ -40,6 +40,13 @@ test:
 	@scripts/ensure-softhsm.sh
 	@scripts/ensure-node.sh
 	$(GO) run $(GOTESTSUM) --format pkgname-and-test-fails -- $(TESTFLAGS) ./...
+
+# Rotations of keys under load, on three replicas: make rotation-long ROTATIONS=10 ROTATION_CLAIMS=100
+ROTATIONS ?= 10
+ROTATION_CLAIMS ?= 100
+rotation-long:
+	@scripts/ensure-postgres.sh
+	NIGHTWARRANT_ROTATIONS=$(ROTATIONS) NIGHTWARRANT_ROTATION_CLAIMS=$(ROTATION_CLAIMS) $(GO) test ./test/rotation -count=1 -timeout 1h -v -run TestRotationUnderLoad
 
 # Recorded histories and races (test/history), many times over: make history-long HISTORIES=100
 HISTORIES ?= 20

@@ -249,7 +249,7 @@ func (a *Authority) follow(ctx context.Context, opened *keys.Bundle) error {
 func (a *Authority) arrange(ctx context.Context, opened *keys.Bundle) error {
 	s, err := ReadKeys(ctx, a.Pool, false)
 	if err != nil {
-		return unavailable(err)
+		return err
 	}
 	was := a.generations.now.Load()
 	if opened == nil {
@@ -287,7 +287,7 @@ func (a *Authority) heed(ctx context.Context) error {
 		case <-t.done:
 			return t.err
 		case <-ctx.Done():
-			return unavailable(ctx.Err())
+			return ctx.Err()
 		}
 	}
 	t = &turn{done: make(chan struct{})}
@@ -310,7 +310,7 @@ func (a *Authority) heed(ctx context.Context) error {
 // no instant any two of them differ.
 func (a *Authority) JWKS(ctx context.Context) (set []byte, keep time.Duration, err error) {
 	if err := a.heed(ctx); err != nil {
-		return nil, 0, err
+		return nil, 0, unavailable(err)
 	}
 	now := a.generations.now.Load()
 	return now.bundle.JWKS(), now.state.Cache, nil

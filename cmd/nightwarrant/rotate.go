@@ -38,8 +38,7 @@ func keyState(ctx context.Context, pool *pgxpool.Pool) (s authority.KeyState, cu
 }
 
 // successor is a command that makes a bundle out of another and changes nothing else.
-func (p program) successor(use, short string, by func(s authority.KeyState, k config.Keys, to string, host keys.Host) (keys.Identity, string, error)) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs}
+func (p program) successor(c *cobra.Command, by func(s authority.KeyState, k config.Keys, to string, host keys.Host) (keys.Identity, string, error)) *cobra.Command {
 	k, d := bundleFlags(c), p.databaseFlags(c, "nw_operator")
 	to := c.Flags().String("to", "", "the successor's `DIRECTORY`, new or empty")
 	_ = c.MarkFlagRequired("to") // it is defined above
@@ -53,6 +52,9 @@ func (p program) successor(use, short string, by func(s authority.KeyState, k co
 			if err != nil {
 				return err
 			}
+			if _, unfinished := s.Of(keys.Previous); unfinished {
+				return errUnfinished // its keys are still needed
+			}
 			id, said, err := by(s, *k, *to, host)
 			if err == nil {
 				err = p.sayIdentity(said, id)
@@ -64,27 +66,26 @@ func (p program) successor(use, short string, by func(s authority.KeyState, k co
 }
 
 func (p program) rotatePrepare() *cobra.Command {
-	return p.successor("prepare", "Make the bundle that holds the next generation beside the one that signs",
-		func(s authority.KeyState, k config.Keys, to string, host keys.Host) (keys.Identity, string, error) {
-			if _, unfinished := s.Of(keys.Previous); unfinished {
-				return keys.Identity{}, "", errUnfinished
-			}
-			current, _ := s.Of(keys.Current)
-			id, err := keys.Prepare(k.Dir, k.IdentityFile, to, current.Registered.Generation, s.Newest(), host)
-			return id, "Made the successor. Roll it out to every replica in the place of the bundle, as a whole; then publish this generation.", err
-		})
+	c := &cobra.Command{Use: "prepare", Short: "Make the bundle that holds the next generation beside the one that signs", Args: cobra.NoArgs}
+	record := provenanceFlag(c)
+	return p.successor(c, func(s authority.KeyState, k config.Keys, to string, host keys.Host) (keys.Identity, string, error) {
+		host, err := recordedBy(host, *record)
+		if err != nil {
+			return keys.Identity{}, "", err
+		}
+		current, _ := s.Of(keys.Current)
+		id, err := keys.Prepare(k.Dir, k.IdentityFile, to, current.Registered.Generation, s.Newest(), host)
+		return id, "Made the successor. Roll it out to every replica in the place of the bundle, as a whole; then publish this generation.", err
+	})
 }
 
 func (p program) rotateTrim() *cobra.Command {
-	return p.successor("trim", "Make the bundle that holds the generation that signs alone, after a rotation",
-		func(s authority.KeyState, k config.Keys, to string, host keys.Host) (keys.Identity, string, error) {
-			if _, unfinished := s.Of(keys.Previous); unfinished {
-				return keys.Identity{}, "", errUnfinished
-			}
-			current, _ := s.Of(keys.Current)
-			id, err := keys.Trim(k.Dir, k.IdentityFile, to, current.Registered.Generation, host)
-			return id, "Made the successor, without the keys that have ended. Roll it out to every replica.", err
-		})
+	c := &cobra.Command{Use: "trim", Short: "Make the bundle that holds the generation that signs alone, after a rotation", Args: cobra.NoArgs}
+	return p.successor(c, func(s authority.KeyState, k config.Keys, to string, host keys.Host) (keys.Identity, string, error) {
+		current, _ := s.Of(keys.Current)
+		id, err := keys.Trim(k.Dir, k.IdentityFile, to, current.Registered.Generation, host)
+		return id, "Made the successor, without the keys that have ended. Roll it out to every replica.", err
+	})
 }
 
 var errUnfinished = errors.New("the rotation before is not over: the generation before must be retired, or cut off, first")
@@ -128,6 +129,8 @@ func (p program) rotateStep(step authority.Step, short string) *cobra.Command {
 			}
 			next := current.Identity // where there is none, this step was taken before, or there is nothing to take
 			if g, ok := s.Of(keys.Next); ok && step != authority.Retire {
+				next = g.Identity
+			} else if g, ok := s.Of(keys.Withdrawn); ok && step == authority.Withdraw {
 				next = g.Identity
 			}
 			done, err := authority.Rotate(ctx, pool, step, current.Registered.Generation, next)

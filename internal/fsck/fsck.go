@@ -147,6 +147,11 @@ var invariants = []invariant{
 	{"a run that is not over was planned, and claimed, in this incarnation", `SELECT r.id FROM nw.runs r, nw.readiness_decision d WHERE r.state = 'claimed' AND r.fence >> 40 <> d.incarnation - 1
 		UNION ALL SELECT r.id FROM nw.runs r JOIN nw.audit p ON p.run_id = r.id AND p.verb = 'plan' WHERE r.live AND p.id < (SELECT max(a.id) FROM nw.audit a
 		WHERE a.verb = 'incarnation' AND (convert_from(a.body, 'UTF8')::json->'more'->>'reason') <> 'promoted')`},
+	{"registered keys have one generation that signs", `SELECT 1 FROM nw.authority_identity WHERE 1 <> (SELECT count(*) FROM nw.key_generations WHERE state = 'current')`},
+	{"a generation of keys is retired when nothing that it signed is good any more", `SELECT generation FROM nw.key_generations WHERE state = 'retired' AND ended_at < needed_until`},
+	{"what a step of a rotation, or a cut-off, has changed is audited", `SELECT k.generation FROM nw.key_generations k WHERE k.published_at < k.usable_at AND NOT EXISTS (SELECT FROM nw.audit a
+		WHERE a.verb = 'rotate_keys' AND (convert_from(a.body, 'UTF8')::json->'more'->>'next')::bigint = k.generation)
+		OR k.state = 'cut_off' AND NOT EXISTS (SELECT FROM nw.audit a WHERE a.verb = 'cut_off_keys' AND (convert_from(a.body, 'UTF8')::json->'more'->>'generation')::bigint > k.generation)`},
 	{"no report is of a boot that was never numbered", `SELECT r.instance_id FROM nw.readiness_reports r JOIN nw.instances i ON i.id = r.instance_id WHERE r.boot > i.boot`},
 	{"every minted effect is audited", audited("nw.effects", "effect_id", "mint", "(x.state = 'minted' OR x.attempt IS NOT NULL)")},
 	{"every admitted effect is audited", audited("nw.effects", "effect_id", "admit", "x.attempt IS NOT NULL")},

@@ -90,3 +90,28 @@ func found(t *testing.T, h *authoritytest.House) (names []string) {
 	}
 	return names
 }
+
+// What only a rotation may do to keys is found when something else did it.
+func TestGenerationsOfKeys(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]string{
+		"registered keys have one generation that signs":                               `UPDATE nw.key_generations SET state = 'previous'`,
+		"a generation of keys is retired when nothing that it signed is good any more": `UPDATE nw.key_generations SET state = 'retired', ended_at = published_at, needed_until = published_at + interval '1 second'`,
+		"what a step of a rotation, or a cut-off, has changed is audited":              `UPDATE nw.key_generations SET state = 'cut_off', ended_at = published_at`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := authoritytest.Bare(t)
+			h.Unsound()
+			require.Empty(t, found(t, h))
+			root, err := pgx.Connect(context.Background(), h.DB.URL(teststack.Superuser))
+			require.NoError(t, err)
+			defer root.Close(context.Background()) //nolint:errcheck // nothing is pending on it
+			_, err = root.Exec(context.Background(), `SET session_replication_role = replica`)
+			require.NoError(t, err)
+			_, err = root.Exec(context.Background(), damage)
+			require.NoError(t, err)
+			assert.Contains(t, found(t, h), name)
+		})
+	}
+}

@@ -71,7 +71,7 @@ func (s *Server) issuer() {
 	}
 	openapi.Hand(s.api, open(api.PathMetadata, "getMetadata", "The issuer's metadata (RFC 8414)", "issuer", metadataOf("https://authority.example")), s.metadata)
 	jwks := open(api.PathJWKS, "getKeys", "The keys that sign capabilities and decisions (RFC 7517)", "issuer", KeySet{Keys: []map[string]any{{"kty": "EC", "crv": "P-256", "kid": aDigest, "alg": "ES256", "use": "sig"}}})
-	jwks.Answer = "application/jwk-set+json"
+	jwks.Answer, jwks.Refusals = "application/jwk-set+json", []api.Code{api.Unavailable}
 	openapi.Hand(s.api, jwks, s.jwks)
 	openapi.Hand(s.api, open(api.PathOpenAPI, "getDescription", "This document", "issuer", map[string]any{"openapi": "3.1.0"}), s.described)
 	openapi.Hand(s.api, open("/healthz", "getLiveness", "Whether the process is alive", "process", map[string]string{"process": "alive"}), s.healthz)
