@@ -2,7 +2,9 @@ package authority
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -32,10 +34,26 @@ func (a *Authority) Deployment(ctx context.Context, m Actor) (d api.Deployment, 
 }
 
 func (a *Authority) registered(ctx context.Context) (i api.Identity, err error) {
-	var cluster, kid, provenance, audit []byte
-	err = a.look(ctx, `SELECT cluster, generation, kid, provenance, audit_key FROM nw.identity()`, nil, &cluster, &i.Generation, &kid, &provenance, &audit)
-	i.Cluster, i.KeyID, i.Provenance, i.AuditKey = encode(cluster), encode(kid), encode(provenance), encode(audit)
-	return i, err
+	var cluster, audit, generations []byte
+	if err = a.look(ctx, `SELECT cluster, audit_key, generations::text::bytea FROM nw.key_state(true)`, nil, &cluster, &audit, &generations); err != nil {
+		return i, err
+	}
+	i.Cluster, i.AuditKey = encode(cluster), encode(audit)
+	if err = json.Unmarshal(generations, &i.Generations); err != nil {
+		return i, fmt.Errorf("read the generations of keys: %w", err)
+	}
+	for n := range i.Generations {
+		g := &i.Generations[n]
+		g.KeyID, g.Provenance = unhexed(g.KeyID), unhexed(g.Provenance)
+		g.PublishedAt, g.ActivatedAt, g.EndedAt = g.PublishedAt.UTC(), utc(g.ActivatedAt), utc(g.EndedAt)
+	}
+	return i, nil
+}
+
+// unhexed spells what the database put into JSON as the wire does.
+func unhexed(text string) string {
+	b, _ := hex.DecodeString(text) // the database's own
+	return encode(b)
 }
 
 func (a *Authority) replicas(ctx context.Context) ([]api.Replica, error) {
@@ -44,8 +62,8 @@ func (a *Authority) replicas(ctx context.Context) ([]api.Replica, error) {
 		var release *int32
 		var module *string
 		var fips *bool
-		err = from.Scan(&r.Kind, &body, &instance, &r.Boot, &r.Since, &r.Seen, &r.Live, &binary, &release, &module, &fips)
-		r.Instance, r.Since, r.Seen, r.Component = encode(instance), r.Since.UTC(), r.Seen.UTC(), nameOf(body)
+		err = from.Scan(&r.Kind, &body, &instance, &r.Boot, &r.Since, &r.Seen, &r.Live, &binary, &release, &module, &fips, &r.BuildSince)
+		r.Instance, r.Since, r.Seen, r.Component, r.BuildSince = encode(instance), r.Since.UTC(), r.Seen.UTC(), nameOf(body), utc(r.BuildSince)
 		if binary != nil {
 			r.Build = &api.Build{BinarySHA256: encode(binary), Module: deref(module), FIPS: fips != nil && *fips}
 			if release != nil {
@@ -53,7 +71,7 @@ func (a *Authority) replicas(ctx context.Context) ([]api.Replica, error) {
 			}
 		}
 		return r, err
-	}, `SELECT kind, component, instance, boot, since, seen, live, binary_sha, go, module, fips FROM nw.show_builds()`)
+	}, `SELECT kind, component, instance, boot, since, seen, live, binary_sha, go, module, fips, build_since FROM nw.show_builds()`)
 }
 
 // nameOf is the name in a document; without a document there is none.

@@ -1,4 +1,3 @@
-// Package docs holds the papers against the code.
 package docs
 
 import (

@@ -53,6 +53,12 @@ func TestBuilds(t *testing.T) {
 	module, fips = "off", false
 	assert.Equal(t, []buildRow{{"authority", 3, true, append([]byte{2}, make([]byte, 31)...), nil, &module, &fips}}, shown())
 
+	type kept struct{ Over bool }
+	over := func() []kept { return rows[kept](t, pool, `SELECT build_since < since FROM nw.show_builds()`) }
+	assert.Equal(t, []kept{{false}}, over(), "another executable runs since its own boot")
+	report(boot(builds.Build{Binary: [32]byte{2}, Go: "go1.26"}))
+	assert.Equal(t, []kept{{true}}, over(), "the same one since before")
+
 	_, err := db.Pool(t, teststack.Owner).Exec(ctx, `UPDATE nw.builds SET module = 'inprocess'`)
 	require.ErrorContains(t, err, "module_check")
 }

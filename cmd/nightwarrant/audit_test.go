@@ -162,6 +162,7 @@ func TestAuditLogIsCheckedWithoutUs(t *testing.T) {
 	l := newLogged(t)
 	file := l.export()
 	l.hand.run(t, "audit", "export", "--out", file).bad(t, exitFailed, "exists")
+	l.complies(file)
 	out := env{}.good(t, "audit", "verify", file, "--key", l.key, "--anchors", l.anchors, "--anchors", l.seen, "--witness-key", l.witness)
 	assert.Contains(t, out, "Nothing is wrong.")
 	assert.Contains(t, out, "witness.example/w1 has signed ")

@@ -36,7 +36,7 @@ type program struct {
 func (p program) commands() []*cobra.Command {
 	return []*cobra.Command{
 		p.serve(), p.scheduler(), p.guard(), p.worker(), p.effect(),
-		p.migrate(), p.keys(), p.gate(), p.fsck(), p.audit(), p.doctor(),
+		p.migrate(), p.keys(), p.gate(), p.fsck(), p.audit(), p.compliance(), p.doctor(),
 		p.tripwire(),
 		p.admin(), p.offer(), p.consent(), p.task(), p.revoke(), p.runs(), p.runReceipt(), p.finding(), p.decision(), p.notice(), p.readiness(),
 		p.demo(), p.dev(), p.bench(), p.version(), p.devIssuer(), p.devIDP(), p.devDirectory(), p.devNATS(), p.demoWorker(),

@@ -79,6 +79,7 @@ var bans = []ban{
 	{"authority/api", module, "the wire types are a leaf"},
 	{"authority/canonical", module, "the spelling of documents is a leaf"},
 	{"authority/audit", module, "the check of a log needs nothing of who wrote it"},
+	{"internal/compliance", "github.com/jackc/pgx", "a report is made of what it is given, and asks nobody"},
 	{"internal/webhook", module, "the signature of webhooks is a leaf"},
 	{"internal/directory", "github.com/jackc/pgx", "of what the directory says nothing is kept"},
 	{"scheduler/notify", "github.com/jackc/pgx", "what posts to a receiver reaches no database"},

@@ -45,13 +45,18 @@ func ledgerOf(t *testing.T, h *authoritytest.House) (found api.Replica) {
 	t.Helper()
 	var d api.Deployment
 	require.NoError(t, h.Person(authoritytest.AuditorName).JSON("GET", api.PathDeployment, nil, &d))
-	assert.EqualValues(t, 1, d.Identity.Generation)
-	assert.NotEmpty(t, d.Identity.KeyID)
+	require.Len(t, d.Identity.Generations, 1)
+	g := d.Identity.Generations[0]
+	assert.Equal(t, api.Generation{Generation: 1, State: "current", KeyID: g.KeyID, Provenance: g.Provenance, PublishedAt: g.PublishedAt, ActivatedAt: g.ActivatedAt, Replicas: g.Replicas, Lacking: g.Lacking}, g)
+	assert.Len(t, g.KeyID, 43)
+	assert.NotNil(t, g.ActivatedAt)
 	assert.Zero(t, d.Uncertain)
 	for _, r := range d.Replicas {
 		if r.Component == "ledger" && r.Build != nil {
 			assert.Equal(t, "guard", r.Kind)
 			assert.True(t, r.Live)
+			require.NotNil(t, r.BuildSince)
+			assert.WithinRange(t, *r.BuildSince, r.Since, d.At)
 			found = r
 		}
 	}

@@ -74,7 +74,8 @@ var (
 	aCutOffScope  = api.CutOffScope{Client: "books", Tasks: 12, Runs: 3, InFlight: 1, Bound: 10000}
 	aStrandedTask = api.StrandedTask{Task: aReference, Title: "Close the day", Member: aDigest, DepartedAt: aDay, Document: aTask.Document}
 	aBoard        = api.Board{Epoch: 12, Incarnation: 1, Requirement: 2, Since: aDay, Reason: "stale", Family: "guards", At: aDay, Rows: []api.BoardRow{{Family: "guards", Reason: "stale", Required: 1, AgeMS: 4100, Tasks: 12}}}
-	aDeployment   = api.Deployment{At: aDay, Identity: api.Identity{Cluster: aReference, Generation: 1, KeyID: aDigest, Provenance: aDigest, AuditKey: aDigest},
+	aDeployment   = api.Deployment{At: aDay, Identity: api.Identity{Cluster: aReference, AuditKey: aDigest,
+		Generations: []api.Generation{{Generation: 1, State: "current", KeyID: aDigest, Provenance: aDigest, PublishedAt: aDay, ActivatedAt: &aDay, Replicas: 2}}},
 		Replicas:  []api.Replica{{Kind: "authority", Instance: aDigest, Boot: 3, Since: aDay, Seen: aDay, Live: true, Build: &api.Build{BinarySHA256: aDigest, Go: "go1.26.3", Module: "v1.0.0-c2097c7c", FIPS: true}}},
 		Uncertain: api.Uncertain{Effects: 1, Oldest: &aDay}}
 	aRequirement = api.Requirement{Generation: 2, Since: aDay, InForce: true, ClosedMS: 5000, ReportTTLMS: 3000, Rounds: 3, ValidMS: 2000}

@@ -5,6 +5,7 @@ package tripwire
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,8 +38,9 @@ type Line struct {
 
 // Report is the whole audit.
 type Report struct {
-	Target    string    `json:"target"` // the authority's issuer
-	Build     string    `json:"build"`  // that audited
+	Target    string    `json:"target"`        // the authority's issuer
+	Build     string    `json:"build"`         // that audited
+	Binary    string    `json:"binary_sha256"` // of its executable, hexadecimal
 	StartedAt time.Time `json:"started_at"`
 	Lines     []Line    `json:"lines"`
 }
@@ -122,7 +124,7 @@ type tripwire struct {
 
 // Run audits. Its error is that of a deployment that cannot be audited; what does not hold is in the report.
 func Run(ctx context.Context, c Config) (Report, error) {
-	t := &tripwire{Config: c, heard: newHeard(), name: newName(), report: Report{Target: c.Authority, Build: c.Build, StartedAt: c.Now().UTC()}}
+	t := &tripwire{Config: c, heard: newHeard(), name: newName(), report: Report{Target: c.Authority, Build: c.Build, Binary: hex.EncodeToString(c.Running.Binary[:]), StartedAt: c.Now().UTC()}}
 	t.http = t.heard.client()
 	defer t.http.CloseIdleConnections()
 	if err := t.begin(ctx); err != nil {

@@ -13,7 +13,7 @@ CREATE TABLE nw.builds (
   go          integer CHECK (go > 0), -- 12603 is go1.26.3; none: not a release
   module      nw.module NOT NULL,
   fips        boolean NOT NULL,       -- the module says that it is enabled
-  since       timestamptz NOT NULL DEFAULT clock_timestamp());
+  since       timestamptz NOT NULL DEFAULT clock_timestamp()); -- this instance runs this executable, over boots
 SELECT nw.classify('builds', 'instance_id number, boot number, binary_sha digest, go number, module state, fips flag, since time');
 
 -- keep_build keeps what a boot says of itself; a boot that says the same again costs no write.
@@ -23,7 +23,8 @@ LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
 BEGIN
   IF p_binary IS NULL THEN RETURN; END IF;
   INSERT INTO builds AS b (instance_id, boot, binary_sha, go, module, fips) VALUES (p_instance, p_boot, p_binary, p_go, p_module, p_fips)
-    ON CONFLICT (instance_id) DO UPDATE SET boot = EXCLUDED.boot, binary_sha = EXCLUDED.binary_sha, go = EXCLUDED.go, module = EXCLUDED.module, fips = EXCLUDED.fips, since = EXCLUDED.since
+    ON CONFLICT (instance_id) DO UPDATE SET boot = EXCLUDED.boot, binary_sha = EXCLUDED.binary_sha, go = EXCLUDED.go, module = EXCLUDED.module, fips = EXCLUDED.fips,
+      since = CASE WHEN b.binary_sha = EXCLUDED.binary_sha THEN b.since ELSE EXCLUDED.since END
     WHERE (b.boot, b.binary_sha, b.go, b.module, b.fips) IS DISTINCT FROM (EXCLUDED.boot, EXCLUDED.binary_sha, EXCLUDED.go, EXCLUDED.module, EXCLUDED.fips);
 END $$;
 -- +goose StatementEnd
@@ -31,11 +32,11 @@ END $$;
 -- show_builds lists whoever reported within a day, with the build of its present boot where it has said one. live: a report of it counts now.
 -- +goose StatementBegin
 CREATE FUNCTION nw.show_builds() RETURNS TABLE (kind text, component bytea, instance bytea, boot bigint, since timestamptz, seen timestamptz, live boolean,
-  binary_sha bytea, go integer, module text, fips boolean)
+  binary_sha bytea, go integer, module text, fips boolean, build_since timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 DECLARE t timestamptz := clock_timestamp();
 BEGIN
-  RETURN QUERY SELECT coalesce(g.kind, i.kind), d.body, i.instance, i.boot, i.registered_at, r.seen, r.until > t, b.binary_sha, b.go, b.module::text, b.fips
+  RETURN QUERY SELECT coalesce(g.kind, i.kind), d.body, i.instance, i.boot, i.registered_at, r.seen, r.until > t, b.binary_sha, b.go, b.module::text, b.fips, b.since
     FROM instances i JOIN LATERAL (SELECT max(x.began_at) AS seen, max(x.expires_at) AS until FROM readiness_reports x WHERE x.instance_id = i.id AND x.boot = i.boot) r
       ON r.until > t - interval '1 day'
     LEFT JOIN builds b ON b.instance_id = i.id AND b.boot = i.boot LEFT JOIN registry g ON g.id = i.component_id LEFT JOIN documents d ON d.digest = g.document
