@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -28,6 +29,7 @@ type hardware struct {
 	private *ecdsa.PrivateKey
 	secret  []byte
 	away    atomic.Bool
+	stuck   sync.RWMutex // while it is locked, no call comes back
 }
 
 func (h *hardware) Describe() keyhost.Descriptor {
@@ -40,6 +42,8 @@ func (h *hardware) Observe(context.Context) (keyhost.Observation, error) {
 }
 
 func (h *hardware) SignDigest(_ context.Context, _ string, digest [32]byte) (out [64]byte, err error) {
+	h.stuck.RLock()
+	defer h.stuck.RUnlock()
 	if h.away.Load() {
 		return out, &keyhost.Error{Code: keyhost.KeyBusy}
 	}
@@ -58,22 +62,25 @@ func (h *hardware) MAC(_ context.Context, _ string, message []byte) (out [32]byt
 	return out, nil
 }
 
-func (h *hardware) serve(t testing.TB) (socket string) {
+// start serves on a socket until it is told to stop.
+func (h *hardware) start(t testing.TB, socket string) (stop func()) {
 	t.Helper()
-	socket = filepath.Join(t.TempDir(), "s")
 	s := &keyhost.Server{Keys: h, UIDs: []int{os.Getuid()}, Log: slog.New(slog.DiscardHandler),
 		Purposes: []string{keyhost.PurposeCapability, keyhost.PurposeReadiness, keyhost.PurposeReceipt, keyhost.PurposeChallenge}}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx, func() (*net.UnixListener, error) { return net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"}) }) }()
-	t.Cleanup(func() {
-		cancel()
-		assert.NoError(t, <-done)
-	})
+	go func() {
+		done <- s.Serve(ctx, func() (*net.UnixListener, error) {
+			return net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+		})
+	}()
 	c := keyhost.NewClient(socket, os.Getuid())
 	require.Eventually(t, func() bool { return c.Health(t.Context()) == nil }, testWithin, time.Millisecond)
 	require.NoError(t, c.Close())
-	return socket
+	return sync.OnceFunc(func() {
+		cancel()
+		assert.NoError(t, <-done)
+	})
 }
 
 // A replica signs with a key that it does not hold, closes while the token does not sign, and goes on when it does again.
@@ -82,7 +89,8 @@ func TestServeSignsInAToken(t *testing.T) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	h := &hardware{private: private, secret: []byte(rand.Text())}
-	socket := h.serve(t)
+	socket := filepath.Join(t.TempDir(), "s")
+	end := h.start(t, socket)
 	db := teststack.Database(t)
 	s := newSite(t, db.URL("nw_authority"))
 	place := []string{"--dir", filepath.Join(s.dir, "token"), "--identity-file", filepath.Join(s.dir, "identity")}
@@ -106,6 +114,16 @@ func TestServeSignsInAToken(t *testing.T) {
 	h.away.Store(true)
 	family("material")
 	h.away.Store(false)
+	family("good")
+
+	h.stuck.Lock() // nobody can call a call into a library off: who waits for it does not wait long
+	family("material")
+	h.stuck.Unlock()
+	family("good")
+
+	end()
+	family("material")
+	t.Cleanup(h.start(t, socket))
 	family("good")
 	assert.Equal(t, exitOK, r.end(), r.log)
 
