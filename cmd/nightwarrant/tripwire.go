@@ -81,7 +81,7 @@ func (p program) audited(f config.Tripwire, closing bool) (c tripwire.Config, er
 		return c, err
 	}
 	build := thisBuild()
-	c.Build, c.FIPS = build.Version+" "+build.revision(), f.FIPS != ""
+	c.Build, c.FIPS = build.Version+" "+build.revision(), f.FIPSRequired()
 	for _, h := range []struct {
 		from config.Holder
 		to   *tripwire.Holder

@@ -22,7 +22,7 @@ type Tripwire struct {
 	Gate      TripwireGate   `yaml:"gate"`
 	Hosts     []TripwireHost `yaml:"hosts"`
 	Logs      []string       `yaml:"logs"` // folders
-	FIPS      string         `yaml:"fips"` // required, or absent
+	FIPS
 }
 
 // Holder is somebody with a token and the key that owns it.
@@ -72,10 +72,8 @@ func (t *Tripwire) Check(func(string) string) error {
 		t.Second.check("second", false),
 		t.Stranger.check("stranger", false),
 		t.Guard.check(),
+		t.FIPS.check(),
 	)
-	if t.FIPS != "" && t.FIPS != "required" {
-		err = first(err, Wrong("fips", "must be required, or absent"))
-	}
 	for i := range t.Hosts {
 		err = first(err, t.Hosts[i].check(fmt.Sprintf("hosts[%d]", i)))
 	}

@@ -43,7 +43,7 @@ func TestAWrongTripwire(t *testing.T) {
 		", key_file: /a/o.key → ":                               "f line 3: operator.key_file is missing",
 		"token_file: /a/m,  → ":                                 "f line 4: member.token_file is missing",
 		"fips: required → second: {token_file: /a}":             "f line 13: second.key_file is missing",
-		"fips: required → fips: off":                            "f line 13: fips must be required, or absent",
+		"fips: required → fips: off":                            "f line 13: fips must be required, or not be there",
 		"  name: ledger\n → ":                                   "f line 6: guard.name is missing",
 		`'{"table":"audits"}'}` + "\n  denied → '{'}\n  denied": "f line 9: guard.granted.parameters must be JSON",
 		"action: row.delete,  → ":                               "f line 10: guard.denied.action is missing",

@@ -8,10 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"filippo.io/age"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -19,6 +21,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/demo"
 	"github.com/nightwarrant/nightwarrant/internal/leaks"
 	"github.com/nightwarrant/nightwarrant/internal/localstack"
+	"github.com/nightwarrant/nightwarrant/internal/tripwire"
 	"github.com/nightwarrant/nightwarrant/scheduler/notify"
 )
 
@@ -49,6 +52,7 @@ func TestTheWholeStory(t *testing.T) {
 	}
 	told := map[string]int{} // what owners have heard, by type
 	options := demo.Options{Binary: binary, Dir: dir, Env: os.Getenv, Lease: 2 * time.Second, Before: func(s *demo.Stack) {
+		assert.Equal(t, []string{"A14.1"}, weakened(ctx, t, s, binary))
 		for _, url := range s.Databases() {
 			text, err := leaks.Database(ctx, url)
 			assert.NoError(t, err)
@@ -90,6 +94,34 @@ func TestTheWholeStory(t *testing.T) {
 	assert.Contains(t, string(left.metrics), "nightwarrant_requests_total")
 	assert.Empty(t, leaks.Search("metrics", left.metrics, known...))
 	assert.Empty(t, leaks.Search("what was said", said.Bytes(), known...))
+}
+
+// weakened has decisions forget a family, and returns the lines of the self-audit that name it. test/planted plants more.
+func weakened(ctx context.Context, t *testing.T, s *demo.Stack, binary string) (failed []string) {
+	t.Helper()
+	c, err := pgx.Connect(ctx, s.Databases()[0])
+	require.NoError(t, err)
+	defer c.Close(ctx)
+	var sound string
+	require.NoError(t, c.QueryRow(ctx, `SELECT pg_get_functiondef('nw.always'::regproc)`).Scan(&sound))
+	weak := strings.Replace(sound, "'audit', ", "", 1)
+	require.NotEqual(t, sound, weak)
+	_, err = c.Exec(ctx, weak)
+	require.NoError(t, err)
+	out, err := exec.CommandContext(ctx, binary, "tripwire", "--config", s.Path("tripwire.yaml"), "--json").Output()
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	assert.Equal(t, 1, exit.ExitCode(), string(exit.Stderr))
+	_, err = c.Exec(ctx, sound)
+	require.NoError(t, err)
+	var r tripwire.Report
+	require.NoError(t, json.Unmarshal(out, &r), string(out))
+	for _, l := range r.Lines {
+		if l.Verdict == tripwire.Fail {
+			failed = append(failed, l.ID)
+		}
+	}
+	return failed
 }
 
 // material is every secret string in the sealed bundle, as long as a key.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
+	"github.com/nightwarrant/nightwarrant/authority/document"
 	"github.com/nightwarrant/nightwarrant/internal/dpopclient"
 )
 
@@ -36,15 +38,26 @@ func (t *tripwire) attack(ctx context.Context) {
 	}
 }
 
+// tries are how often a line is tried that did not hold although its run was no longer held: leases are short, and machines are slow.
+const tries = 3
+
 // held is a line about a run of its own.
 func (t *tripwire) held(ctx context.Context, id, title string, requirements []string, try func(context.Context, *hold) (string, error)) {
-	t.line(id, title, requirements, func() (string, error) {
-		h, err := t.next(ctx)
-		if err != nil {
-			return "", err
+	t.line(id, title, requirements, func() (said string, err error) {
+		for range tries {
+			h, err := t.next(ctx)
+			if err != nil {
+				return "", err
+			}
+			began := t.Now()
+			said, err = try(ctx, h)
+			t.give(ctx, h)
+			_, none := errors.AsType[reason](err)
+			if err == nil || none || t.Now().Sub(began) < h.lease {
+				return said, err
+			}
 		}
-		defer t.give(ctx, h)
-		return try(ctx, h)
+		return said, err
 	})
 }
 
@@ -273,14 +286,47 @@ func (t *tripwire) loseTrack(ctx context.Context, h *hold, minted api.TokenRespo
 	return pod.JSON(ctx, http.MethodPost, api.PathSettle, api.SettleEffectRequest{Effect: minted.Effect, Attempt: once, Outcome: api.Ambiguous}, nil)
 }
 
-// staleRevision goes on under a capability whose task has a new revision, and whose policy has ended.
-func (t *tripwire) staleRevision(ctx context.Context) (string, error) {
-	h, err := t.next(ctx)
-	if err != nil {
-		return "", err
+// staleRevision goes on under a capability whose task has a new revision, whose role has ended, and whose policy has.
+func (t *tripwire) staleRevision(ctx context.Context) (said string, err error) {
+	var o api.Offer
+	for _, change := range []struct {
+		of     string
+		before func() error // so that a run is claimed under what is current
+		act    func() error
+	}{
+		{"task", func() error { return nil }, func() (err error) { o, err = t.offered(ctx, t.name, 2); return err }},
+		{"role", func() error { return t.accept(ctx, o) }, func() error {
+			return t.retire(ctx, api.RetireRequest{Kind: document.KindRole, Name: role, Revision: t.revision})
+		}},
+		{"policy", func() error { return t.renewRole(ctx) }, func() error {
+			return t.retire(ctx, api.RetireRequest{Kind: document.KindPolicy, Name: t.name, Revision: 1})
+		}},
+	} {
+		if err := change.before(); err != nil {
+			return "", err
+		}
+		h, err := t.next(ctx)
+		if err != nil {
+			return "", err
+		}
+		if err := change.act(); err != nil {
+			return "", err
+		}
+		one, err := allRefused(attempt{"by the old " + change.of, func() error { _, err := t.mint(ctx, h, "stale", t.Guard.Granted); return err }, []api.Code{api.AuthorityChanged}})
+		if err != nil {
+			return "", err
+		}
+		said += "; " + one
 	}
-	if _, err := t.offered(ctx, t.name, 2); err != nil {
-		return "", err
+	return said[len("; "):], nil
+}
+
+// renewRole enters the role's next revision, and a revision of the task under it.
+func (t *tripwire) renewRole(ctx context.Context) error {
+	t.revision++
+	if err := t.apply(ctx, t.roleDocument()); err != nil {
+		return err
 	}
-	return allRefused(attempt{"by the task's old revision", func() error { _, err := t.mint(ctx, h, "stale", t.Guard.Granted); return err }, []api.Code{api.AuthorityChanged}})
+	_, err := t.consent(ctx, t.name, 3)
+	return err
 }

@@ -8,32 +8,30 @@ import (
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
-	"github.com/nightwarrant/nightwarrant/internal/dpopclient"
+	"github.com/nightwarrant/nightwarrant/authority/document"
 )
 
 const notClosed = reason("admission was not closed for this: say --close-gate, with an operator's database URL in the configuration")
 
 // close tries what must hold while admission is closed, where its operator agrees to that.
 func (t *tripwire) close(ctx context.Context) {
-	closing := func(try func(context.Context) (string, error)) func() (string, error) {
-		return func() (string, error) {
-			if t.Gate == nil {
-				return "", notClosed
-			}
-			return try(ctx)
-		}
+	const whileClosed, partial = "while admission is closed every entry refuses, and what was given out before stays dead", "a partial platform taken for ready"
+	if t.Gate == nil {
+		refuse := func() (string, error) { return "", notClosed }
+		t.line("A14.2", whileClosed, []string{"A14", "A17"}, refuse)
+		t.line("A16.8", partial, []string{"A16", "A17"}, refuse)
+		return
 	}
-	t.line("A14.2", "while admission is closed every entry refuses, and what was given out before stays dead", []string{"A14", "A17"}, closing(t.whileClosed))
-	t.line("A16.8", "a partial platform taken for ready", []string{"A16", "A17"}, closing(t.partialPlatform))
+	t.held(ctx, "A14.2", whileClosed, []string{"A14", "A17"}, t.whileClosed)
+	t.line("A16.8", partial, []string{"A16", "A17"}, func() (string, error) { return t.partialPlatform(ctx) })
 }
 
-// whileClosed closes by hand and tries every entry that admits.
-func (t *tripwire) whileClosed(ctx context.Context) (said string, err error) {
-	h, err := t.next(ctx)
+// whileClosed closes by hand and tries every entry that admits, what needs a lease first.
+func (t *tripwire) whileClosed(ctx context.Context, h *hold) (said string, err error) {
+	text, err := t.taskDocument(t.name+"-c", 1)
 	if err != nil {
 		return "", err
 	}
-	defer func() { t.give(ctx, h) }()
 	minted, err := t.mint(ctx, h, "closed", t.Guard.Granted)
 	if err != nil {
 		return "", err
@@ -42,25 +40,21 @@ func (t *tripwire) whileClosed(ctx context.Context) (said string, err error) {
 		return "", fmt.Errorf("the gate could not be closed: %w", err)
 	}
 	defer func() { err = errors.Join(err, t.reopen(ctx)) }()
-	if err := t.waitFor(ctx, false); err != nil {
-		return "", err
-	}
 	want := []api.Code{api.AdmissionClosed}
-	text, err := t.taskDocument(t.name+"-c", 1)
-	if err != nil {
-		return "", err
-	}
 	said, err = allRefused(
-		attempt{"claim", func() error { _, err := t.claim(ctx, h.reference, t.Workload); return err }, want},
 		attempt{"renew", func() error { return t.renew(ctx, h) }, want},
 		attempt{"mint", func() error { _, err := t.mint(ctx, h, "closed-2", t.Guard.Granted); return err }, want},
 		attempt{"effect at the guard", func() error { return t.operate(ctx, h, minted.AccessToken, minted.GuardNonce, t.Guard.Granted) }, want},
+		attempt{"claim", func() error { _, err := t.claim(ctx, h.reference, t.Workload); return err }, want},
 		attempt{"choosing less", func() error {
 			return t.call(ctx, t.Member, http.MethodPost, api.PathOffers+"/"+t.offer.Offer+"/narrow", api.Choice{Limits: api.Limits{Effects: 1}}, &api.Offer{})
 		}, want},
 		attempt{"consent", func() error { return t.accept(ctx, t.offer) }, want},
 		attempt{"offer", func() error { return t.apply(ctx, text) }, want},
 	)
+	if err == nil {
+		err = t.waitFor(ctx, false)
+	}
 	if err != nil {
 		return "", err
 	}
@@ -87,7 +81,7 @@ func (t *tripwire) waitFor(ctx context.Context, open bool) error {
 	inARow, enough := 0, 4*max(1, len(t.Replicas))
 	what := map[bool]string{true: "an open gate", false: "a closed gate"}[open]
 	return until(ctx, what, func() (bool, error) {
-		for _, at := range append(t.Replicas, t.Authority) {
+		for _, at := range t.everywhere() {
 			d, err := t.decision(ctx, at)
 			if inARow++; err != nil || d.Open != open {
 				inARow = 0
@@ -106,11 +100,8 @@ func (t *tripwire) partialPlatform(ctx context.Context) (said string, err error)
 		return "", err
 	}
 	defer func() {
-		retire := api.RetireRequest{Kind: "Guard", Name: t.name, Revision: 1}
-		if again := t.call(context.WithoutCancel(ctx), t.Operator, http.MethodPost, api.PathRetire, retire, &api.Retirement{}); again != nil && !dpopclient.Refused(again, api.Retired) {
-			err = errors.Join(err, again)
-		}
-		err = errors.Join(err, t.waitFor(context.WithoutCancel(ctx), true))
+		after := context.WithoutCancel(ctx)
+		err = errors.Join(err, t.retire(after, api.RetireRequest{Kind: document.KindGuard, Name: t.name, Revision: 1}), t.waitFor(after, true))
 	}()
 	if err := t.waitFor(ctx, false); err != nil {
 		return "", err

@@ -168,20 +168,24 @@ func (t *tripwire) documents() (string, error) {
 name: %[1]s
 title: Self-audit
 ---
-kind: WorkloadRole
-name: %[2]s
-client: %[1]s
-revision: %[3]d
-profiles: [%[4]s]
-actions: [{guard: %[5]s, action: %[6]s}, {guard: %[5]s, action: %[7]s}]
-limits: {max_runtime_s: 600, max_effects: 10}
----
 kind: Policy
 name: %[1]s
 revision: 1
 dial_max: high
 limits: {max_runtime_s: 600, max_effects: 10, max_consent_days: 1}
-`, t.name, role, t.revision, t.profile(), t.Guard.Name, t.Guard.Granted.Action, t.Guard.Denied.Action), nil
+---
+`, t.name) + t.roleDocument(), nil
+}
+
+func (t *tripwire) roleDocument() string {
+	return fmt.Sprintf(`kind: WorkloadRole
+name: %s
+client: %s
+revision: %d
+profiles: [%s]
+actions: [{guard: %[5]s, action: %[6]s}, {guard: %[5]s, action: %[7]s}]
+limits: {max_runtime_s: 600, max_effects: 10}
+`, role, t.name, t.revision, t.profile(), t.Guard.Name, t.Guard.Granted.Action, t.Guard.Denied.Action)
 }
 
 func (t *tripwire) profile() string { return cmp.Or(t.Profile, t.name) }
@@ -371,11 +375,18 @@ func (t *tripwire) end(ctx context.Context) error {
 		all = errors.Join(t.findings(ctx), t.revoke(ctx))
 	}
 	for _, e := range slices.Backward(t.entered) {
-		if err := t.call(ctx, t.Operator, http.MethodPost, api.PathRetire, e, &api.Retirement{}); err != nil && !dpopclient.Refused(err, api.Retired) {
-			all = errors.Join(all, fmt.Errorf("%s %s: %w", e.Kind, e.Name, err))
-		}
+		all = errors.Join(all, t.retire(ctx, e))
 	}
 	return errors.Join(all, t.gone(ctx))
+}
+
+// retire ends a revision, unless that was done.
+func (t *tripwire) retire(ctx context.Context, e api.RetireRequest) error {
+	err := t.call(ctx, t.Operator, http.MethodPost, api.PathRetire, e, &api.Retirement{})
+	if err == nil || dpopclient.Refused(err, api.Retired) {
+		return nil
+	}
+	return fmt.Errorf("%s %s was not retired: %w", e.Kind, e.Name, err)
 }
 
 // revoke ends the scratch consent and cuts its task off, in whichever state they are.
@@ -409,7 +420,7 @@ func (t *tripwire) gone(ctx context.Context) error {
 		if err := t.call(ctx, t.Operator, http.MethodGet, api.PathRegistry+"/"+e.Kind+"/"+e.Name, nil, &page); err != nil {
 			return err
 		}
-		if slices.ContainsFunc(page.Items, func(one api.Entry) bool { return one.State != "retired" }) {
+		if slices.ContainsFunc(page.Items, func(one api.Entry) bool { return one.Revision == e.Revision && one.State != "retired" }) {
 			return fmt.Errorf("%s %s is still there", e.Kind, e.Name)
 		}
 	}

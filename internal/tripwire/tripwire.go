@@ -135,6 +135,7 @@ func Run(ctx context.Context, c Config) (Report, error) {
 	t.look(ctx)
 	t.close(ctx)
 	t.line("A16.3", "a stale revision", []string{"A16", "A5"}, func() (string, error) { return t.staleRevision(ctx) })
+	t.line("A12", "no secret stands in what can be read", []string{"A12", "B14"}, func() (string, error) { return t.secretsIn(ctx) })
 	t.line("B16", "nothing is left behind", []string{"B16"}, func() (string, error) { return t.left, t.end(ctx) })
 	return t.report, nil
 }
