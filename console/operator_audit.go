@@ -35,8 +35,8 @@ type auditRow struct {
 
 // audited are the verbs of the log.
 var audited = []string{"admit", "apply", "ask", "claim", "close", "component", "consent", "cut_off", "cut_off_keys", "decide", "decline", "depart", "end_run", "evidence", "expire_consent", "expire_effect", "finding",
-	"hold", "incarnation", "late_evidence", "mint", "notice", "offer", "open", "plan", "present", "publish", "refusals", "register_keys", "release", "renew", "report", "requeue", "requirement", "resume_log",
-	"retire", "revoke", "rotate_keys", "settle_effect", "settle_run", "standby", "withdraw"}
+	"hold", "incarnation", "late_evidence", "mint", "notice", "offer", "open", "plan", "present", "prune", "publish", "redact", "refusals", "register_keys", "release", "renew", "report", "requeue", "requirement", "resume_log",
+	"retention", "retire", "revoke", "rotate_keys", "settle_effect", "settle_run", "standby", "withdraw"}
 
 // auditTime is how a browser writes an instant without a zone.
 const auditTime = "2006-01-02T15:04"

@@ -208,7 +208,7 @@ func TestCommands(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	t.Parallel()
-	assert.Contains(t, env{}.good(t, "version"), "schema version 15\n")
+	assert.Contains(t, env{}.good(t, "version"), "schema version 18\n")
 	assert.Contains(t, env{}.good(t, "version", "--json"), `"guard_protocol": 1`)
 }
 

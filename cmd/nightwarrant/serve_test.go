@@ -312,7 +312,7 @@ func TestReadinessBoard(t *testing.T) {
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	db := teststack.Database(t)
-	assert.Equal(t, "The database has schema version 15.\n", env{}.good(t, "migrate", "--database-url", db.URL(teststack.Owner)), "it is there already")
+	assert.Equal(t, "The database has schema version 18.\n", env{}.good(t, "migrate", "--database-url", db.URL(teststack.Owner)), "it is there already")
 	r := env{}.run(t, "migrate", "--database-url", "postgres://u:hunter2@[")
 	r.bad(t, exitMisconfigured, "the database's URL cannot be read")
 	assert.NotContains(t, r.err, "hunter2")

@@ -26,6 +26,7 @@ func TestIncarnations(t *testing.T) {
 		"no fence and no admission is of an incarnation that has not begun":    `UPDATE nw.effects SET admission = 1::bigint << 40`,
 		"a run that is not over was planned, and claimed, in this incarnation": `SELECT nw.note('incarnation', 'ok', NULL, NULL, NULL, '{"reason": "failover"}')`,
 		"a lane's fence is the number of its claims in their incarnation":      `UPDATE nw.lanes SET fence = fence + 1`,
+		"what an audit row commits to is what is disclosed":                    `INSERT INTO nw.audit_disclosures SELECT min(id), 'member', sha256('salt'), sha256('somebody') FROM nw.audit`,
 		"nothing was admitted after its task was cut off": `SELECT nw.note('cut_off', 'ok', task_id, NULL, NULL, '{"epoch": 99}') FROM nw.effects;
 			UPDATE nw.effects SET admitted_at = clock_timestamp() + interval '1 minute'`,
 	} {

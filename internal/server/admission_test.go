@@ -562,7 +562,7 @@ func TestEveryRouteIsOnOneSide(t *testing.T) {
 		"POST " + api.PathOffers + "/{reference}/decline", "GET " + api.PathTasks, "POST " + api.PathTasks + "/{reference}/revoke", "POST " + api.PathTasks + "/{reference}/cut-off",
 		"GET " + api.PathRuns, "GET " + api.PathDecisions, "GET " + api.PathDecisions + "/{reference}", "POST " + api.PathDecisions + "/{reference}/deny", "GET " + api.PathFindings, "POST " + api.PathFindings, "POST " + api.PathRetire, "POST " + api.PathWithdraw,
 		"GET " + api.PathConsents, "GET " + api.PathConsents + "/{reference}", "GET " + api.PathTasks + "/{reference}", "GET " + api.PathTasks + "/{reference}/dry-run",
-		"GET " + api.PathTasks + "/{reference}/revocation", "GET " + api.PathRuns + "/{reference}", "GET " + api.PathNotices, "PUT " + api.PathNotices, "GET " + api.PathRegistry + "/{kind}", "GET " + api.PathRegistry + "/{kind}/{name}",
+		"GET " + api.PathTasks + "/{reference}/revocation", "GET " + api.PathRuns + "/{reference}", "GET " + api.PathRuns + "/{reference}/receipt", "GET " + api.PathAudit + "/runs/{reference}/receipt", "GET " + api.PathNotices, "PUT " + api.PathNotices, "GET " + api.PathRegistry + "/{kind}", "GET " + api.PathRegistry + "/{kind}/{name}",
 		"GET " + api.PathCutOff, "POST " + api.PathCutOff, "GET " + api.PathAllTasks, "GET " + api.PathStranded, "GET " + api.PathBoard, "GET " + api.PathDeployment, "GET " + api.PathRequirements, "GET " + api.PathAudit, "GET " + api.PathAuditExport,
 		"GET " + api.PathOffers + "/{reference}/answer", "POST " + api.PathOffers + "/{reference}/withdraw", "GET " + api.PathConsents + "/{reference}/state", "POST " + api.PathConsents + "/{reference}/end",
 		"GET /healthz", "GET /readyz"} {
