@@ -376,6 +376,7 @@ func TestResumedLog(t *testing.T) {
 			l.grow("more", 5)
 			return l.checkpoints[len(l.checkpoints)-1]
 		}(),
+		"another decision under its number": func() []byte { l, _ := resume(t); l.key = other.key; l.resumed.Lost++; return l.sign(l.key) }(),
 		"another one as long as was lost": func() []byte {
 			o := &log{t: t, key: l.key, incarnation: 1, start: l.start}
 			o.grow("else", 47)

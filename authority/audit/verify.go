@@ -212,7 +212,11 @@ func (v *verification) witnessed(witnesses []Witness) {
 func (v *verification) resumed() {
 	decided := map[int64]Resumption{}
 	for _, c := range slices.Concat(v.known, v.anchors) {
-		if c.Resumed.Number > 0 {
+		switch before, ok := decided[c.Resumed.Number]; {
+		case c.Resumed.Number == 0:
+		case ok && before != c.Resumed:
+			v.find(Forked, c.Resumed.From, c.Size, "two decisions to resume the log stand under one number")
+		default:
 			decided[c.Resumed.Number] = c.Resumed
 		}
 	}

@@ -55,9 +55,9 @@ func (s *Sequencer) shown(last kept, w waiting) ([]byte, error) {
 }
 
 func (s *Sequencer) ask(ctx context.Context, p *post, shown []byte, last audit.Checkpoint, w waiting) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	asking, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	text, err := p.Newest(ctx, shown)
+	text, err := p.Newest(asking, shown)
 	if err != nil || text == nil {
 		return err
 	}

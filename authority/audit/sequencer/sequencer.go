@@ -173,7 +173,8 @@ func (s *Sequencer) Round(ctx context.Context) (more bool, err error) {
 	if err := s.goOn(ctx, w); err != nil {
 		return false, err
 	}
-	return len(w.ids) == batch, s.anchor(ctx)
+	s.anchor(ctx)
+	return len(w.ids) == batch, nil
 }
 
 // waiting leads, when nobody else does.
@@ -236,7 +237,7 @@ func (s *Sequencer) checkpoint(w waiting) audit.Checkpoint {
 
 // anchor hands the newest checkpoint on, side by side and again and again until
 // every anchor has it. The log goes on without one, and closes admission.
-func (s *Sequencer) anchor(ctx context.Context) error {
+func (s *Sequencer) anchor(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, handing)
 	defer cancel()
 	var all sync.WaitGroup
@@ -264,5 +265,4 @@ func (s *Sequencer) anchor(ctx context.Context) error {
 		}
 	}
 	s.late.Store(late)
-	return nil
 }
