@@ -44,19 +44,17 @@ func (t teller) attacks(ctx context.Context) (nine []Attack, err error) {
 	return nine, nil
 }
 
-// Rebuild goes on with another binary, in the processes that the self-audit attacks.
+// Rebuild goes on with another binary of the authority and of the scheduler. The guard stays: its assertion belongs to its key.
 func (s *Stack) Rebuild(ctx context.Context, binary string) error {
 	s.binary = binary
-	for _, name := range []string{"guard", "scheduler", "replica-a", "replica-b"} {
+	for _, name := range []string{"scheduler", "replica-a", "replica-b"} {
 		s.children[name].stop()
 	}
 	if err := s.startReplicas(ctx); err != nil {
 		return err
 	}
-	for _, name := range []string{"scheduler", "guard"} {
-		if _, err := s.start(name, name, "--config", s.path("config", name+".yaml")); err != nil {
-			return err
-		}
+	if _, err := s.start("scheduler", "scheduler", "--config", s.path("config", "scheduler.yaml")); err != nil {
+		return err
 	}
 	return s.WaitOpen(ctx, time.Minute)
 }
