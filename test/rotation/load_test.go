@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/ecdsa"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -31,6 +30,7 @@ type load struct {
 	s      *stage
 	client *http.Client
 	party  *party
+	runs   []string
 	guard  *caller
 	paced  chan struct{} // one for each claim
 
@@ -39,18 +39,18 @@ type load struct {
 	refused                  []string // what was valid
 }
 
-func newLoad(s *stage) *load {
+func newLoad(s *stage, workers int) *load {
 	transport := &http.Transport{MaxIdleConnsPerHost: 16}
 	client := &http.Client{Timeout: 20 * time.Second, Transport: transport}
 	s.T.Cleanup(transport.CloseIdleConnections)
-	l := &load{s: s, client: client, paced: make(chan struct{})}
+	l := &load{s: s, client: client, runs: s.runs(workers), paced: make(chan struct{})}
 	l.party = newParty(s.replicas[1].url, client)
 	l.guard = l.caller()
 	return l
 }
 
 // run drives one worker for each run, perSecond claims in all, until ctx ends.
-func (l *load) run(ctx context.Context, runs []string, perSecond int) {
+func (l *load) run(ctx context.Context, perSecond int) {
 	var all sync.WaitGroup
 	all.Go(func() {
 		for tick := time.NewTicker(time.Second / time.Duration(perSecond)); ; {
@@ -66,7 +66,7 @@ func (l *load) run(ctx context.Context, runs []string, perSecond int) {
 			}
 		}
 	})
-	for _, run := range runs {
+	for _, run := range l.runs {
 		all.Go(func() { l.work(ctx, run) })
 	}
 	all.Wait()
@@ -115,6 +115,8 @@ func (l *load) effect(w *caller, value string) {
 	}
 	attempt := authoritytest.NewAttempt()
 	ask := l.s.Ask(w.key, minted, value, attempt)
+	l.guard.brought = expiry(minted)
+	defer func() { l.guard.brought = time.Time{} }()
 	var admitted api.Admission
 	if l.guard.bearing(api.PathAdmit, ask, &admitted) {
 		l.guard.bearing(api.PathSettle, api.SettleEffectRequest{Effect: minted.Effect, Attempt: attempt, Outcome: "committed"}, nil)
@@ -128,27 +130,29 @@ type caller struct {
 	key        *capability.Key
 	capability capability.Token
 	until      time.Time
+	brought    time.Time // when the capability that somebody else brought ends, if there is one
 	nonce      string
 }
 
 func (l *load) caller() *caller { return &caller{l: l, key: l.s.Key(), nonce: l.s.Nonce()} }
 
 func (c *caller) hold(t api.TokenResponse) {
-	c.capability, c.until = capability.Token(t.AccessToken), time.Now().Add(time.Duration(t.ExpiresIn)*time.Second)
-	if claims, err := unverified(t.AccessToken); err == nil {
-		c.until = time.Unix(claims.Expires, 0)
-	}
+	c.capability, c.until = capability.Token(t.AccessToken), expiry(t)
 }
 
-// lasts tells that the capability is good for the request that is made now.
-func (c *caller) lasts() bool { return time.Now().Before(c.until) }
+// lasts tells that what the caller has is good now.
+func (c *caller) lasts() bool {
+	now := time.Now()
+	return now.Before(c.until) && (c.brought.IsZero() || now.Before(c.brought))
+}
 
-func unverified(token string) (h capability.Header, err error) {
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
-		return h, errors.New("not a JWS")
+// expiry is read from the capability itself, unverified.
+func expiry(t api.TokenResponse) time.Time {
+	var h capability.Header
+	if parts := strings.Split(t.AccessToken, "."); len(parts) == 3 {
+		_ = json.Unmarshal(authoritytest.Raw(parts[1]), &h)
 	}
-	return h, json.Unmarshal(authoritytest.Raw(parts[1]), &h)
+	return time.Unix(h.Expires, 0)
 }
 
 func (c *caller) token(form url.Values) (out api.TokenResponse, ok bool) {
@@ -179,7 +183,7 @@ func (c *caller) send(path, kind string, body []byte, token capability.Token, ou
 			c.nonce = nonce
 		}
 		switch {
-		case err != nil, code == string(api.Unavailable), code == string(api.OutcomeUnknown):
+		case err != nil, code == string(api.Unavailable), code == string(api.OutcomeUnknown), code == string(api.AdmissionClosed): // the replica's copy of the decision is too old
 			c.l.busy.Add(1)
 		case code == string(api.UseDPoPNonce):
 			c.l.challenges.Add(1)
@@ -270,14 +274,13 @@ func (p *party) verifies(l *load, t api.TokenResponse) bool {
 }
 
 // begin runs the load until the test has seen enough.
-func (l *load) begin(t testing.TB, perSecond, workers int) (end func()) {
+func (l *load) begin(t testing.TB, perSecond int) (end func()) {
 	t.Helper()
-	runs := l.s.runs(workers)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		l.run(ctx, runs, perSecond)
+		l.run(ctx, perSecond)
 	}()
 	end = sync.OnceFunc(func() {
 		stop()

@@ -27,8 +27,8 @@ func TestARotationThatDoesNotWaitIsCaught(t *testing.T) {
 			t.Parallel()
 			s := newStage(t, long)
 			s.plant("rotate_keys", c.old, c.with)
-			l := newLoad(s)
-			end := l.begin(t, 20, 4)
+			l := newLoad(s, 4)
+			end := l.begin(t, 20)
 			next := s.turn(func() {})
 			if strings.HasPrefix(name, "retired") {
 				s.step(authority.Retire, next.Generation, next)

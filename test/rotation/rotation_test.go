@@ -34,14 +34,14 @@ func TestRotationUnderLoad(t *testing.T) {
 	t.Parallel()
 	rotations, perSecond := size(t, "NIGHTWARRANT_ROTATIONS", 2), size(t, "NIGHTWARRANT_ROTATION_CLAIMS", 20)
 	s := newStage(t, waits)
-	l := newLoad(s)
+	l := newLoad(s, 8)
 	w := newWatch(s.replicas[0].url, s.replicas[1].url, s.replicas[2].url)
 	w.stepped(t)
 	ctx, stop := context.WithCancel(t.Context())
 	watched := make(chan struct{})
 	go func() { defer close(watched); w.run(ctx) }()
 	began := time.Now()
-	end := l.begin(t, perSecond, 8)
+	end := l.begin(t, perSecond)
 	for range rotations {
 		s.rotate(func() { w.stepped(t) })
 	}

@@ -41,7 +41,7 @@ func (w *watch) run(ctx context.Context) {
 	var all sync.WaitGroup
 	for i := range w.urls {
 		all.Go(func() {
-			for tick := time.NewTicker(20 * time.Millisecond); ; {
+			for tick := time.NewTicker(40 * time.Millisecond); ; {
 				select {
 				case <-ctx.Done():
 					tick.Stop()
