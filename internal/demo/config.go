@@ -99,7 +99,7 @@ assertion:
   auditors: [{issuer: "` + local(s.ports.People) + `", subject: ` + auditor + `}]
 console: {origin: "` + s.Origin() + `", login: {client_id: ` + consoleClient + `}}
 directory: {url: "` + local(s.ports.Directory) + `", token_file: ` + s.path("config", directoryToken) + `}
-audit: {anchors: [` + s.anchors() + `]}
+audit: {anchors: [` + s.anchors() + `], witnesses: [{url: "` + local(s.ports.Witness) + `", key: ` + s.witness + `}]}
 `
 	}
 	for name, text := range files {

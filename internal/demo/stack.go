@@ -61,6 +61,7 @@ type Stack struct {
 	hear        func(notify.Message)
 	ports       ports
 	passwords   map[string]string
+	witness     string // its key
 	postgres    *localstack.Postgres
 	existing    *url.URL // of the administrator, on a server that was there before; nil with a private one
 	proxy       *http.Server
@@ -75,13 +76,13 @@ type Stack struct {
 
 // ports are kept, because issuers and origins are names that tokens carry.
 type ports struct {
-	Origin, ReplicaA, ReplicaB, AdminA, AdminB, Workloads, People, Directory, Guard, NATS, Monitor, Hook, Mind, Models int
-	Name                                                                                                               string // of this stack's databases and roles
-	Block                                                                                                              int    // of ports in which nothing else listens; 0 in older directories
+	Origin, ReplicaA, ReplicaB, AdminA, AdminB, Workloads, People, Directory, Guard, NATS, Monitor, Hook, Mind, Models, Witness int
+	Name                                                                                                                        string // of this stack's databases and roles
+	Block                                                                                                                       int    // of ports in which nothing else listens; 0 in older directories
 }
 
 func (p *ports) all() []*int {
-	return []*int{&p.Origin, &p.ReplicaA, &p.ReplicaB, &p.AdminA, &p.AdminB, &p.Workloads, &p.People, &p.Directory, &p.Guard, &p.NATS, &p.Monitor, &p.Hook, &p.Mind, &p.Models}
+	return []*int{&p.Origin, &p.ReplicaA, &p.ReplicaB, &p.AdminA, &p.AdminB, &p.Workloads, &p.People, &p.Directory, &p.Guard, &p.NATS, &p.Monitor, &p.Hook, &p.Mind, &p.Models, &p.Witness}
 }
 
 // Origin is the one public origin of the authority.
@@ -164,7 +165,7 @@ func (p *ports) choose() error {
 // Start brings everything up but NATS, the scheduler and the guard, whose
 // permissions and registration come from the registry: see Register and StartRest.
 func (s *Stack) Start(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{s.startPostgres, s.prepareDatabases, s.makeKeys, s.writeConfig, s.startIssuers, s.startReplicas, s.startProxy, s.StartHook, s.startModels} {
+	for _, step := range []func(context.Context) error{s.startPostgres, s.prepareDatabases, s.makeKeys, s.makeWitness, s.writeConfig, s.startIssuers, s.startReplicas, s.startProxy, s.StartHook, s.startModels} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -520,7 +521,7 @@ func (s *Stack) WaitOpen(ctx context.Context, limit time.Duration) error {
 
 // Stop ends everything, the processes that need others first.
 func (s *Stack) Stop() {
-	for _, name := range []string{"worker-1", "worker-2", "assistant-1", "guard", "mind", "scheduler", "replica-a", "replica-b", "issuer", "idp", "directory", "nats"} {
+	for _, name := range []string{"worker-1", "worker-2", "assistant-1", "guard", "mind", "scheduler", "replica-a", "replica-b", "witness", "issuer", "idp", "directory", "nats"} {
 		if c := s.children[name]; c != nil {
 			c.stop()
 		}

@@ -90,7 +90,7 @@ logs: [` + s.path("logs") + `]
 // listening are the ports of this stack at which something listens.
 func (s *Stack) listening() (all []string) {
 	p := s.ports
-	open := []int{p.Origin, p.ReplicaA, p.ReplicaB, p.AdminA, p.AdminB, p.Workloads, p.People, p.Directory, p.Guard, p.Hook}
+	open := []int{p.Origin, p.ReplicaA, p.ReplicaB, p.AdminA, p.AdminB, p.Workloads, p.People, p.Directory, p.Guard, p.Hook, p.Witness}
 	if s.ownQueue() {
 		open = append(open, p.NATS, p.Monitor)
 	}
