@@ -385,4 +385,9 @@ func TestKeysAreReadAnew(t *testing.T) {
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
 	require.Eventually(t, func() bool { return strings.Contains(p.stderr.String(), "junk") }, within, time.Millisecond)
 	serves(1)
+
+	s.config(serial)
+	require.NoError(t, os.RemoveAll(s.tokens()))
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
+	s.exits(p, exitSuspect, "TOKEN_UNAVAILABLE")
 }

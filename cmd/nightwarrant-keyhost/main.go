@@ -166,6 +166,9 @@ const opening = 30 * time.Second
 
 // serve verifies the token and its keys, and only then listens.
 func serve(ctx context.Context, file string, c *Config, log *slog.Logger) error {
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, syscall.SIGHUP)
+	defer signal.Stop(again)
 	var t *token
 	err := inTime(opening, func() (err error) {
 		t, err = open(c)
@@ -178,7 +181,7 @@ func serve(ctx context.Context, file string, c *Config, log *slog.Logger) error 
 		Purposes: []string{keyhost.PurposeCapability, keyhost.PurposeReadiness, keyhost.PurposeReceipt, keyhost.PurposeChallenge}}
 	ctx, stop := context.WithCancel(ctx)
 	var reloading sync.WaitGroup
-	reloading.Go(func() { reload(ctx, file, c, t, s) })
+	reloading.Go(func() { reload(ctx, again, file, c, t, s) })
 	served := make(chan error, 1)
 	go func() {
 		served <- s.Serve(ctx, func() (*net.UnixListener, error) {
@@ -191,7 +194,7 @@ func serve(ctx context.Context, file string, c *Config, log *slog.Logger) error 
 	}()
 	select {
 	case err = <-served:
-	case err = <-t.stuck: // and so is whoever has asked
+	case err = <-t.lost:
 	}
 	stop()
 	if err != nil {
@@ -218,10 +221,7 @@ func inTime(most time.Duration, do func() error) error {
 
 // reload reads the file again at each SIGHUP and serves the keys that it lists then, once they are found to be as
 // they must be and have signed. Anything else of the file needs a new start.
-func reload(ctx context.Context, file string, c *Config, t *token, s *keyhost.Server) {
-	again := make(chan os.Signal, 1)
-	signal.Notify(again, syscall.SIGHUP)
-	defer signal.Stop(again)
+func reload(ctx context.Context, again <-chan os.Signal, file string, c *Config, t *token, s *keyhost.Server) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -242,6 +242,9 @@ func reload(ctx context.Context, file string, c *Config, t *token, s *keyhost.Se
 		}
 		if err != nil {
 			t.served.Store(before)
+			if e, ok := errors.AsType[*keyhost.Error](err); ok && (e.Code == keyhost.TokenUnavailable || e.Code == keyhost.TokenIdentityMismatch) {
+				t.lose(e)
+			}
 			s.Log.LogAttrs(ctx, slog.LevelError, "the keys are those of before", slog.String("why", err.Error()))
 			continue
 		}

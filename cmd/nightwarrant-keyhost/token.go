@@ -22,7 +22,7 @@ type token struct {
 	served         atomic.Pointer[served]
 	sessions       chan pkcs11.SessionHandle // that are free: one that two use at once crashes some libraries
 	open           int                       // as many there are
-	stuck          chan error                // a call has not come back in time
+	lost           chan error                // why nothing is known of the token any more
 }
 
 // Bounds of a token's use.
@@ -34,7 +34,7 @@ const (
 // open loads the library, binds the token by its serial, logs in once and finds
 // all keys. Every error is a *keyhost.Error.
 func open(c *Config) (_ *token, err error) {
-	t := &token{module: c.Module, serial: c.Serial, sessions: make(chan pkcs11.SessionHandle, maxSessions), stuck: make(chan error, 1)}
+	t := &token{module: c.Module, serial: c.Serial, sessions: make(chan pkcs11.SessionHandle, maxSessions), lost: make(chan error, 1)}
 	if t.loaded, err = digestOf(c.Module); err != nil {
 		return nil, err
 	}
@@ -147,16 +147,19 @@ func (t *token) do(ctx context.Context, run func(pkcs11.SessionHandle) error) er
 	case <-ctx.Done():
 		return refuse(keyhost.KeyBusy, "every session of the token is at work")
 	}
-	late := time.AfterFunc(overrun, func() {
-		select {
-		case t.stuck <- refuse(keyhost.KeyChallengeTimeout, "the token does not answer"):
-		default: // somebody has said so
-		}
-	})
+	late := time.AfterFunc(overrun, func() { t.lose(refuse(keyhost.KeyChallengeTimeout, "the token does not answer")) })
 	err := run(s)
 	late.Stop()
 	t.sessions <- s
 	return err
+}
+
+// lose ends the key host, for the first reason that there is.
+func (t *token) lose(why error) {
+	select {
+	case t.lost <- why:
+	default:
+	}
 }
 
 // sign has some session sign with the key of a class and CKA_ID.
