@@ -8,7 +8,7 @@ GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@latest
 SOURCES     := $(shell find . -path ./build -prune -o -path '*/node_modules' -prune -o -type f \( -name '*.go' -o -name '*.sql' -o -name '*.tmpl' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name '*.svg' \) -print) go.mod go.sum
 
-.PHONY: build keyhost demo dev test history-long rotation-long conformance interop spire mutants tripwire bench bench-keyhost closing closing-long lint vet staticcheck vuln fuzz clean
+.PHONY: build keyhost demo dev test history-long rotation-long conformance interop spire mutants tripwire release bench bench-keyhost closing closing-long lint vet staticcheck vuln fuzz clean
 
 build: bin/nightwarrant
 
@@ -79,6 +79,14 @@ spire:
 mutants:
 	@scripts/ensure-postgres.sh
 	@scripts/mutants.sh
+
+# The program that is given out, on the validated Go module: only when this very build passes its self-audit on a stack of its own.
+release:
+	@scripts/ensure-postgres.sh
+	rm -rf build/release build/unaudited
+	CGO_ENABLED=0 GOFIPS140=v1.0.0 $(GO) build -trimpath -o build/unaudited/nightwarrant ./cmd/nightwarrant
+	scripts/tripwire.sh build/unaudited/nightwarrant
+	mv build/unaudited build/release
 
 # The self-audit passes on a stack of this build, and names each of the weaknesses that are planted in it.
 tripwire:

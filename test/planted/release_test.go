@@ -10,10 +10,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+const (
+	up    = `echo "Stop with Ctrl-C."; `
+	stays = `trap 'exit 0' TERM; while :; do sleep 0.1; done`
+)
+
+// standIn is a program with these two commands instead of the real ones.
+func standIn(t *testing.T, dev, tripwire string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "nightwarrant")
+	require.NoError(t, os.WriteFile(path, []byte("#!/bin/bash\ncase $1 in\ndev) "+dev+" ;;\ntripwire) "+tripwire+" ;;\nesac\n"), 0o700)) //nolint:gosec // it is run
+	return path
+}
+
 // The audit of a release takes the audit's exit code, whatever it is, and a stack that does not come up is no pass.
-func TestAReleaseWaitsForItsAudit(t *testing.T) {
+func TestAnAuditTakesTheExitCode(t *testing.T) {
 	t.Parallel()
-	const up, stays = `echo "Stop with Ctrl-C."; `, `trap 'exit 0' TERM; while :; do sleep 0.1; done`
 	for name, c := range map[string]struct {
 		dev, tripwire string
 		good          bool
@@ -26,10 +38,42 @@ func TestAReleaseWaitsForItsAudit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			binary := filepath.Join(t.TempDir(), "nightwarrant")
-			require.NoError(t, os.WriteFile(binary, []byte("#!/bin/bash\ncase $1 in\ndev) "+c.dev+" ;;\ntripwire) "+c.tripwire+" ;;\nesac\n"), 0o700)) //nolint:gosec // it is run
-			out, err := exec.Command(filepath.Join(root, "scripts", "tripwire.sh"), binary).CombinedOutput()
+			out, err := exec.Command(filepath.Join(root, "scripts", "tripwire.sh"), standIn(t, c.dev, c.tripwire)).CombinedOutput()
 			assert.Equal(t, c.good, err == nil, "%s", out)
+		})
+	}
+}
+
+// A release whose build does not pass its audit is not there: nothing is given out, and what was given out before is gone.
+func TestAReleaseWaitsForItsAudit(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		tripwire string
+		good     bool
+	}{"it holds": {"exit 0", true}, "it does not hold": {"exit 1", false}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			// A folder with what the target needs, and a compiler that makes the stand-in.
+			dir, bin := t.TempDir(), t.TempDir()
+			makefile, err := filepath.Abs(filepath.Join(root, "Makefile"))
+			require.NoError(t, err)
+			scripts, err := filepath.Abs(filepath.Join(root, "scripts"))
+			require.NoError(t, err)
+			require.NoError(t, os.Symlink(scripts, filepath.Join(dir, "scripts")))
+			require.NoError(t, os.MkdirAll(filepath.Join(dir, "build", "release"), 0o700))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "build", "release", "nightwarrant"), []byte("older"), 0o600))
+			compiler := filepath.Join(bin, "go")
+			script := "#!/bin/bash\nwhile [ $# -gt 0 ]; do [ \"$1\" = -o ] && { mkdir -p \"$(dirname \"$2\")\"; cp " + standIn(t, up+stays, c.tripwire) + " \"$2\"; exit; }; shift; done\nexit 1\n"
+			require.NoError(t, os.WriteFile(compiler, []byte(script), 0o700)) //nolint:gosec // it is run
+			out, err := exec.Command("make", "-C", dir, "-f", makefile, "release", "GO="+compiler).CombinedOutput()
+			assert.Equal(t, c.good, err == nil, "%s", out)
+			released, err := os.ReadFile(filepath.Join(dir, "build", "release", "nightwarrant"))
+			if !c.good {
+				require.ErrorIs(t, err, os.ErrNotExist)
+				return
+			}
+			require.NoError(t, err)
+			assert.NotEqual(t, "older", string(released))
 		})
 	}
 }
