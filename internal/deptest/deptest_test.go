@@ -79,6 +79,8 @@ var bans = []ban{
 	{"authority/api", module, "the wire types are a leaf"},
 	{"authority/canonical", module, "the spelling of documents is a leaf"},
 	{"authority/audit", module, "the check of a log needs nothing of who wrote it"},
+	{"authority/audit/witness", "github.com/jackc/pgx", "a witness knows no record"},
+	{"authority/audit/witness", "keys", "a witness has no key of the cluster"},
 	{"internal/compliance", "github.com/jackc/pgx", "a report is made of what it is given, and asks nobody"},
 	{"internal/webhook", module, "the signature of webhooks is a leaf"},
 	{"internal/directory", "github.com/jackc/pgx", "of what the directory says nothing is kept"},
