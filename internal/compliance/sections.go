@@ -36,7 +36,7 @@ func (l Line) about(subject string) Line { l.Subject = subject; return l }
 
 func (l Line) stated(found string) Line { l.State, l.Found = Stated, found; return l }
 
-const selfReport = "The process says this of itself. Another program with the same credentials could say the same, and nothing here shows how the executable was built."
+const selfReport = "More than the process's own word: another program with its credentials could say the same. Nor how the executable was built."
 
 func modules(e Evidence) (lines []Line) {
 	l := Line{Section: Modules, Controls: []string{"C5"}, Subject: "processes", Method: Interview, Unproven: selfReport}
@@ -159,7 +159,7 @@ func keys(e Evidence) []Line {
 	registered := l.with(ok, fmt.Sprintf("Cluster %s signs with generation %d, key %s.", e.Deployment.Body.Identity.Cluster, g.Generation, g.KeyID), "No generation of keys is current.")
 	held := l.about("replicas that hold it").with(ok && g.Replicas > 0 && g.Lacking == 0, fmt.Sprintf("All %d replicas that report have proved it to themselves.", g.Replicas),
 		fmt.Sprintf("%d of %d replicas that report have not proved that they hold it.", g.Lacking, g.Replicas))
-	held.Method, held.Unproven = Interview, "Each replica says so of itself."
+	held.Method, held.Unproven = Interview, "More than each replica's own word."
 	return append([]Line{registered, held, keySet(e, l)}, record(e)...)
 }
 
