@@ -56,7 +56,7 @@ func Longest(anchors [][]byte, key note.Verifier) (longest Checkpoint, err error
 		if err != nil {
 			return Checkpoint{}, fmt.Errorf("anchor %d: %w", i+1, err)
 		}
-		if n, m := c.Resumed.Number, longest.Resumed.Number; n > m || n == m && c.Size > longest.Size {
+		if n, m := c.Resumed.Number, longest.Resumed.Number; c.Size > 0 && (n > m || n == m && c.Size > longest.Size) {
 			longest = c
 		}
 	}

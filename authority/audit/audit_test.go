@@ -360,6 +360,10 @@ func TestResumedLog(t *testing.T) {
 	assert.Equal(t, []audit.Resumed{{Incarnation: 3, From: 20, Lost: 47}}, r.Resumed)
 	assert.EqualValues(t, 45, r.Covered)
 
+	// A decision that gave up too little, under which nothing was signed but that there is nothing, and then this one.
+	first := &log{t: t, key: l.key, incarnation: 2, start: l.start, resumed: audit.Resumption{Number: 2, From: 20, Lost: 40}}
+	assert.True(t, l.verify(append(before, first.sign(l.key))...).OK())
+
 	other := &log{t: t, key: l.key, incarnation: 1, start: l.start}
 	other.grow("record", 20)
 	other.grow("else", 30)

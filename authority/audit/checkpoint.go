@@ -40,6 +40,8 @@ type Resumption struct {
 // Covers tells whether a checkpoint of an earlier log is given up, or shared, by the decision.
 func (r Resumption) Covers(c Checkpoint) bool {
 	switch of := c.Resumed.Number; {
+	case c.Size == 0:
+		return true
 	case of == r.LostOf:
 		return c.Size < r.Lost || c.Size == r.Lost && c.Root == r.LostRoot
 	default:

@@ -232,12 +232,19 @@ func (v *verification) resumed() {
 			if !slices.ContainsFunc(later, func(n int64) bool { return decided[n].From < c.Size }) {
 				return false
 			}
-			if !decided[later[0]].Covers(c) {
+			if !givenUp(c, later, decided) {
 				v.find(OldBackup, decided[later[0]].From, c.Size-1, "more was signed than what was given up when the log was resumed")
 			}
 			return true
 		})
 	}
+}
+
+// givenUp tells whether one of the later decisions gives a checkpoint up: those that name its log decide, where there are any.
+func givenUp(c Checkpoint, later []int64, decided map[int64]Resumption) bool {
+	naming := func(n int64) bool { return decided[n].LostOf == c.Resumed.Number }
+	named := slices.ContainsFunc(later, naming)
+	return slices.ContainsFunc(later, func(n int64) bool { return decided[n].Covers(c) && naming(n) == named })
 }
 
 func (v *verification) bodies() {

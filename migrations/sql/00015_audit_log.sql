@@ -144,13 +144,14 @@ END $$;
 -- +goose StatementEnd
 
 -- audit_resume is an operator's decision that the log goes on from what this database holds, although more was signed: a new incarnation begins, and every checkpoint of the log
--- names from now on what was lost. What is lost is the longest checkpoint that an anchor or a witness has.
+-- names from now on what was lost. What is lost is the longest checkpoint that an anchor or a witness has; a decision that gave up too little can be made again as long as
+-- nothing was signed under it.
 -- +goose StatementBegin
 CREATE FUNCTION nw.audit_resume(p_lost bigint, p_root bytea, p_of bigint, p_incarnation bigint, OUT incarnation bigint, OUT size bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
 BEGIN
   PERFORM nw.alone();
   size := coalesce((SELECT max(c.size) FROM audit_checkpoints c), 0);
-  IF p_lost <= size OR p_of < coalesce((SELECT max(r.incarnation) FROM audit_resumptions r), 0) THEN RAISE EXCEPTION 'invalid_request' USING ERRCODE = 'NW409'; END IF;
+  IF p_lost <= size OR EXISTS (SELECT FROM audit_resumptions r JOIN audit_checkpoints c ON c.incarnation >= r.incarnation WHERE r.incarnation > p_of) THEN RAISE EXCEPTION 'invalid_request' USING ERRCODE = 'NW409'; END IF;
   PERFORM nw.reincarnate('restored', p_incarnation);
   SELECT d.incarnation INTO STRICT incarnation FROM readiness_decision d;
   INSERT INTO audit_resumptions VALUES (incarnation, size, p_lost, p_root, p_of);

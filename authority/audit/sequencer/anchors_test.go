@@ -177,6 +177,9 @@ func TestWhatAnAnchorKnowsMustBeThere(t *testing.T) {
 	}
 }
 
+// again is the replica "a", started anew with one anchor.
+func (h *house) again(a sequencer.Anchor) *sequencer.Sequencer { return h.replica("a", a) }
+
 // An operator who has lost records for good says so, and the log goes on as
 // another one that names what was lost.
 func TestResume(t *testing.T) {
@@ -201,6 +204,14 @@ func TestResume(t *testing.T) {
 	early.Size = shared
 	_, _, err = sequencer.Resume(h.soon(), h.hand, early)
 	require.ErrorIs(t, err, sequencer.ErrNothingLost)
+	less := lost
+	less.Size--
+	_, _, err = sequencer.Resume(h.soon(), h.hand, less)
+	require.NoError(t, err)
+	for _, a := range []sequencer.Anchor{w, file} {
+		_, err = h.again(a).Round(h.soon())
+		require.ErrorIs(t, err, sequencer.ErrDiffers, "more is known than was given up")
+	}
 	incarnation, from, err := sequencer.Resume(h.soon(), h.hand, lost)
 	require.NoError(t, err)
 	assert.Equal(t, shared, from)

@@ -166,7 +166,7 @@ func (s *Sequencer) Round(ctx context.Context) (more bool, err error) {
 		if w, leading, err = s.waiting(ctx); err != nil || !leading {
 			return false, err
 		}
-		if s.tree.Size() != w.size {
+		if s.tree.Size() != w.size || s.within != w.incarnation {
 			return true, nil
 		}
 	}

@@ -111,6 +111,13 @@ func newHouse(t *testing.T) *house {
 	return h
 }
 
+// newHouseOf is another witness of the same log.
+func newHouseOf(of *house) *house {
+	h := &house{log: of.log, secret: of.secret, public: of.public, file: filepath.Join(of.TempDir(), "state")}
+	h.open()
+	return h
+}
+
 // open starts the witness anew, from its file.
 func (h *house) open() {
 	h.Helper()
@@ -358,6 +365,14 @@ func TestAWitnessHoldsAResumptionAgainstWhatItSaw(t *testing.T) {
 	require.ErrorIs(t, h.client(h.log).Anchor(t.Context(), h.sign(50)), audit.ErrDiffers, "the first log does not go on")
 	moved := resume(2, 41, lost.Root)
 	require.ErrorIs(t, h.client(moved).Anchor(t.Context(), moved.sign(30)), audit.ErrDiffers, "another decision under the same number")
+
+	// A decision under which nothing was signed, and that is made again for more.
+	again := newHouseOf(h)
+	require.NoError(t, again.client(h.log).Anchor(t.Context(), h.sign(30)))
+	early := resume(2, 35, lost.Root)
+	require.NoError(t, again.client(early).Anchor(t.Context(), early.sign(0)))
+	better := resume(3, 40, lost.Root)
+	require.NoError(t, again.client(better).Anchor(t.Context(), better.sign(25)))
 
 	third := resume(5, 30, second.checkpoint(30).Root)
 	third.resumed.LostOf = 2
