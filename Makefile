@@ -8,7 +8,7 @@ GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@latest
 SOURCES     := $(shell find . -path ./build -prune -o -path '*/node_modules' -prune -o -type f \( -name '*.go' -o -name '*.sql' -o -name '*.tmpl' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name '*.svg' \) -print) go.mod go.sum
 
-.PHONY: build keyhost demo dev test history-long rotation-long conformance interop spire mutants tripwire release bench bench-keyhost closing closing-long lint vet staticcheck vuln fuzz clean
+.PHONY: build keyhost demo dev test history-long rotation-long conformance interop spire mutants tripwire release test-fips bench bench-keyhost closing closing-long lint vet staticcheck vuln fuzz clean
 
 build: bin/nightwarrant
 
@@ -82,9 +82,11 @@ mutants:
 
 # The program that is given out, on the validated Go module: only when this very build passes its self-audit on a stack of its own.
 release:
+	@case " $(RELEASE_TAGS) $(GOFLAGS) " in *nightwarrant_synthetic*) echo "release: no release takes a software token for a real one (nightwarrant_synthetic)" >&2; exit 1;; esac
 	@scripts/ensure-postgres.sh
 	rm -rf build/release build/unaudited
-	CGO_ENABLED=0 GOFIPS140=v1.0.0 $(GO) build -trimpath -o build/unaudited/nightwarrant ./cmd/nightwarrant
+	CGO_ENABLED=0 GOFIPS140=v1.0.0 $(GO) build -trimpath -tags "$(RELEASE_TAGS)" -o build/unaudited/nightwarrant ./cmd/nightwarrant
+	@GO="$(GO)" scripts/check-release.sh build/unaudited/nightwarrant
 	scripts/tripwire.sh build/unaudited/nightwarrant
 	mv build/unaudited build/release
 
@@ -92,6 +94,14 @@ release:
 tripwire:
 	@scripts/ensure-postgres.sh
 	NIGHTWARRANT_TRIPWIRE=1 $(GO) test ./test/planted -run Tripwire -count=1 -timeout 60m -v
+
+# The whole story where FIPS is required, under GODEBUG=fips140=only, and each refusal: FIPS_MODULES="v1.0.0 v1.26.0" or one of them.
+FIPS_MODULES ?= v1.0.0 v1.26.0
+test-fips:
+	@scripts/ensure-postgres.sh
+	@scripts/ensure-cc.sh
+	@scripts/ensure-softhsm.sh
+	NIGHTWARRANT_FIPS_MODULES="$(FIPS_MODULES)" $(GO) test -tags fips ./test/fips -count=1 -timeout 30m -v
 
 bench: build
 	@scripts/ensure-postgres.sh

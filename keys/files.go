@@ -44,11 +44,38 @@ func readGuarded(path string, forbidden fs.FileMode) ([]byte, error) {
 	if info.Mode().Perm()&forbidden != 0 {
 		return nil, material(fmt.Sprintf("the key material %q is open to others (mode %04o)", name, info.Mode().Perm()), nil)
 	}
+	if !owned(info) {
+		return nil, material(fmt.Sprintf("the key material %q belongs to another user", name), nil)
+	}
 	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil || len(b) > maxFile {
 		return nil, material(fmt.Sprintf("the key material %q cannot be read or is too large", name), err)
 	}
 	return b, nil
+}
+
+// owned tells whether something belongs to this process's user or to root, who
+// projects it.
+func owned(info fs.FileInfo) bool {
+	s, is := info.Sys().(*syscall.Stat_t)
+	return is && (s.Uid == 0 || int(s.Uid) == os.Geteuid())
+}
+
+// checkPlaces refuses directories in which another user could exchange a file.
+// In one with the sticky bit nobody can but its owner (as secrets are mounted).
+func checkPlaces(dir, identityFile string) error {
+	for _, d := range []string{dir, filepath.Dir(identityFile)} {
+		info, err := os.Stat(d)
+		switch {
+		case err != nil || !info.IsDir():
+			return material("the bundle directory or the identity file cannot be found", err)
+		case info.Mode().Perm()&noWriters != 0 && info.Mode()&fs.ModeSticky == 0:
+			return material(fmt.Sprintf("the directory %q of key material is open to others (mode %04o)", filepath.Base(d), info.Mode().Perm()), nil)
+		case !owned(info):
+			return material(fmt.Sprintf("the directory %q of key material belongs to another user", filepath.Base(d)), nil)
+		}
+	}
+	return nil
 }
 
 // checkOutside refuses an identity file inside the bundle directory, by name,

@@ -217,6 +217,9 @@ func openParts(dir, identityFile string, host Host) (opened, error) {
 	if err := checkOutside(dir, identityFile); err != nil {
 		return opened{}, err
 	}
+	if err := checkPlaces(dir, identityFile); err != nil {
+		return opened{}, err
+	}
 	public, err := readGuarded(filepath.Join(dir, publicFile), noWriters)
 	if err != nil {
 		return opened{}, err

@@ -183,6 +183,15 @@ func openKeys(k config.Keys) (*keys.Bundle, error) {
 	return keys.OpenWith(k.Dir, k.IdentityFile, host)
 }
 
+// newSeal makes the identity of a new bundle. One whose keys lie in a token is for
+// FIPS deployments too, so that its seal is one that the FIPS module can open.
+func newSeal(host keys.Host) func(string) error {
+	if host != nil {
+		return keys.NewSealKey
+	}
+	return keys.NewIdentity
+}
+
 func (p program) keysInit() *cobra.Command {
 	c := &cobra.Command{Use: "init", Short: "Make a cluster's first key bundle, once; never over another", Args: cobra.NoArgs}
 	k := bundleFlags(c)
@@ -196,7 +205,7 @@ func (p program) keysInit() *cobra.Command {
 			return err
 		}
 		if _, err := os.Lstat(k.IdentityFile); errors.Is(err, fs.ErrNotExist) {
-			if err := keys.NewIdentity(k.IdentityFile); err != nil {
+			if err := newSeal(host)(k.IdentityFile); err != nil {
 				return err
 			}
 		}

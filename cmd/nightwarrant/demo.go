@@ -17,10 +17,12 @@ import (
 const demoLease = 2 * time.Second
 
 func (p program) demo() *cobra.Command {
-	asJSON, keep := false, ""
+	asJSON, keep, token := false, "", demo.Token{}
 	c := &cobra.Command{Use: "demo", Short: "Run the main job for real on this machine, and attack it", Args: cobra.NoArgs}
 	c.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON at the end")
 	c.Flags().StringVar(&keep, "keep", "", "keep everything in this new `DIRECTORY`")
+	c.Flags().StringVar(&token.KeyHost, "keyhost", "", "with the keys in a token and FIPS required, in a build of the synthetic profile: `BINARY` of nightwarrant-keyhost")
+	c.Flags().StringVar(&token.Library, "softhsm", "/usr/lib/softhsm/libsofthsm2.so", "with --keyhost: SoftHSM's `LIBRARY`")
 	c.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		dir := keep
 		if dir == "" {
@@ -33,12 +35,12 @@ func (p program) demo() *cobra.Command {
 				}
 			}()
 		}
-		return p.tell(cmd.Context(), dir, asJSON)
+		return p.tell(cmd.Context(), dir, token, asJSON)
 	}
 	return c
 }
 
-func (p program) tell(ctx context.Context, dir string, asJSON bool) error {
+func (p program) tell(ctx context.Context, dir string, token demo.Token, asJSON bool) error {
 	binary, err := os.Executable()
 	if err != nil {
 		return err
@@ -49,7 +51,11 @@ func (p program) tell(ctx context.Context, dir string, asJSON bool) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
 	defer cancel()
-	summary, err := demo.Story(ctx, demo.Options{Binary: binary, Dir: dir, Env: p.env, Lease: demoLease}, p.out)
+	o := demo.Options{Binary: binary, Dir: dir, Env: p.env, Lease: demoLease}
+	if token.KeyHost != "" {
+		o.Token = &token
+	}
+	summary, err := demo.Story(ctx, o, p.out)
 	if err != nil {
 		return err
 	}

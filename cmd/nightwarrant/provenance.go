@@ -186,7 +186,7 @@ func officerFlags(c *cobra.Command) func() (provenance.Policy, error) {
 	c.Flags().StringArrayVar(&officers, "officer", nil, "`ID:ROLE:FILE` of an officer's public key; given several times")
 	c.Flags().IntVar(&threshold, "threshold", provenance.LeastThreshold, "how many `OFFICERS` must have signed")
 	return func() (provenance.Policy, error) {
-		policy := provenance.Policy{Threshold: threshold, Profiles: provenance.Profiles(), Now: time.Now}
+		policy := provenance.Policy{Threshold: threshold, Profiles: profiles, Now: time.Now}
 		for _, text := range officers {
 			parts := strings.SplitN(text, ":", 3)
 			if len(parts) != 3 {

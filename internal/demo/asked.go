@@ -87,7 +87,7 @@ func (s *Stack) startMind(ctx context.Context) error {
 
 // mindConfig is the file of the guard in front of the model.
 func (s *Stack) mindConfig() string {
-	return `kind: model
+	return s.whenFIPS(fipsRequired) + `kind: model
 uri: ` + s.mindURI() + `
 listen: 127.0.0.1:` + port(s.ports.Mind) + `
 name: mind

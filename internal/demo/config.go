@@ -25,7 +25,7 @@ const (
 
 	tokenLife = 10 * time.Minute
 
-	directoryConfig, directoryToken = "directory.yaml", "directory.token"
+	directoryConfig, directoryToken, tokenPIN = "directory.yaml", "directory.token", "token.pin"
 )
 
 // writeConfig writes the configuration of every process, as an operator would.
@@ -58,7 +58,7 @@ members:
   - {subject: ` + scratch + `, email: scratch@people.demo}
 `,
 		directoryToken: s.passwords[directoryToken],
-		"guard.yaml": `kind: postgres
+		"guard.yaml": s.whenFIPS(fipsRequired) + `kind: postgres
 uri: ` + s.GuardURI() + `
 listen: 127.0.0.1:` + port(s.ports.Guard) + `
 name: ledger
@@ -89,8 +89,7 @@ admin_listen: 127.0.0.1:` + port(ports[1]) + `
 instance: ` + name + `
 lease: ` + s.lease.String() + `
 database_url_file: ` + s.path("config", "authority.url") + `
-keys: {dir: ` + s.path("keys", "bundle") + `, identity_file: ` + s.path("keys", "identity") + `}
-assertion:
+` + s.keysConfig() + `assertion:
   issuers: [{url: "` + local(s.ports.Workloads) + `"}]
 ` + s.broken.replica() + `envelope:
   issuer: {url: "` + local(s.ports.People) + `"}

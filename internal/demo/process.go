@@ -24,14 +24,19 @@ type child struct {
 
 // start starts this binary with arguments.
 func (s *Stack) start(name string, args ...string) (*child, error) {
+	return s.startProgram(s.binary, name, nil, args...)
+}
+
+// startProgram starts a program with arguments and further variables.
+func (s *Stack) startProgram(program, name string, variables []string, args ...string) (*child, error) {
 	log, err := os.OpenFile(filepath.Join(s.dir, "logs", name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close()                                                                            //nolint:errcheck // the child has its own handle
-	c := &child{name: name, command: exec.Command(s.binary, args...), done: make(chan struct{})} //nolint:noctx // it ends by kill and stop
+	defer log.Close()                                                                           //nolint:errcheck // the child has its own handle
+	c := &child{name: name, command: exec.Command(program, args...), done: make(chan struct{})} //nolint:noctx // it ends by kill and stop
 	c.command.Stdout, c.command.Stderr = log, log
-	c.command.SysProcAttr, c.command.Env = dieWithParent(), environment()
+	c.command.SysProcAttr, c.command.Env = dieWithParent(), append(environment(), variables...)
 	if err := c.command.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}

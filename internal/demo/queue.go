@@ -63,7 +63,7 @@ func (s *Stack) writeQueueConfig(ctx context.Context) error {
 		at, monitor = fmt.Sprintf("nats://127.0.0.1:%d", s.ports.NATS), local(s.ports.Monitor)
 		credentials = "  user: " + schedulerUser + "\n  password_file: " + s.path("config", "nats-scheduler") + "\n"
 	}
-	files := map[string]string{"scheduler.yaml": `instance: scheduler-1
+	files := map[string]string{"scheduler.yaml": s.whenFIPS(fipsRequired) + `instance: scheduler-1
 database_url_file: ` + s.path("config", "scheduler.url") + `
 nats:
   url: ` + at + `

@@ -49,6 +49,7 @@ type Options struct {
 	Before func(*Stack)         // called when the story is told and everything still runs; may be nil
 	Mind   bool                 // with a language model, a guard in front of it, and an assistant
 	Broken *Broken              // when the stack is there to be broken
+	Token  *Token               // the keys lie in it, and FIPS is required; nil: neither
 	Hear   func(notify.Message) // gets what owners must hear; may be nil
 }
 
@@ -58,6 +59,7 @@ type Stack struct {
 	env         func(string) string
 	lease       time.Duration
 	broken      *Broken
+	token       *Token
 	hear        func(notify.Message)
 	ports       ports
 	passwords   map[string]string
@@ -99,7 +101,7 @@ func (s *Stack) path(parts ...string) string {
 
 // New prepares a stack in a directory, or finds the one that is there.
 func New(o Options) (*Stack, error) {
-	s := &Stack{binary: o.Binary, dir: o.Dir, env: o.Env, lease: o.Lease, mind: o.Mind, broken: o.Broken, hear: o.Hear, children: map[string]*child{}, passwords: map[string]string{}}
+	s := &Stack{binary: o.Binary, dir: o.Dir, env: o.Env, lease: o.Lease, mind: o.Mind, broken: o.Broken, token: o.Token, hear: o.Hear, children: map[string]*child{}, passwords: map[string]string{}}
 	for _, d := range []string{"logs", "tokens", "config", "people", "keys", "issuer", "idp"} {
 		if err := os.MkdirAll(s.path(d), 0o700); err != nil {
 			return nil, err
@@ -109,7 +111,7 @@ func New(o Options) (*Stack, error) {
 		return nil, err
 	}
 	return s, s.remember("passwords.json", &s.passwords, func() error {
-		for _, of := range []string{"authority", "scheduler", "operator", "guard", "nats-scheduler", "nats-bookkeeper", "nats-probe", "nats-assistant", "nats-breaker", modelKey, directoryToken} {
+		for _, of := range []string{"authority", "scheduler", "operator", "guard", "nats-scheduler", "nats-bookkeeper", "nats-probe", "nats-assistant", "nats-breaker", modelKey, directoryToken, tokenPIN} {
 			s.passwords[of] = cmp.Or(s.passwords[of], rand.Text())
 		}
 		s.passwords[hookSecret] = cmp.Or(s.passwords[hookSecret], newHookSecret())
@@ -350,12 +352,20 @@ func (s *Stack) pace(ctx context.Context, seconds float64) error {
 // makeKeys makes the cluster's key bundle and registers it, once.
 func (s *Stack) makeKeys(ctx context.Context) error {
 	bundle, identity := s.path("keys", "bundle"), s.path("keys", "identity")
+	var host, record []string
+	if s.token != nil {
+		if err := errors.Join(s.makeToken(ctx), s.vouch(ctx)); err != nil {
+			return err
+		}
+		host = []string{"--keyhost", s.path("keyhost.sock")}
+		record = append(host, "--provenance", s.path("keys", "record.json"))
+	}
 	if _, err := os.Stat(bundle); errors.Is(err, os.ErrNotExist) {
-		if _, err := s.run(ctx, "keys", "init", "--dir", bundle, "--identity-file", identity); err != nil {
+		if _, err := s.run(ctx, append([]string{"keys", "init", "--dir", bundle, "--identity-file", identity}, record...)...); err != nil {
 			return err
 		}
 	}
-	_, err := s.run(ctx, "keys", "register", "--dir", bundle, "--identity-file", identity, "--database-url", s.roleURL("operator", s.database()))
+	_, err := s.run(ctx, append([]string{"keys", "register", "--dir", bundle, "--identity-file", identity, "--database-url", s.roleURL("operator", s.database())}, host...)...)
 	return err
 }
 
@@ -521,7 +531,7 @@ func (s *Stack) WaitOpen(ctx context.Context, limit time.Duration) error {
 
 // Stop ends everything, the processes that need others first.
 func (s *Stack) Stop() {
-	for _, name := range []string{"worker-1", "worker-2", "assistant-1", "guard", "mind", "scheduler", "replica-a", "replica-b", "witness", "issuer", "idp", "directory", "nats"} {
+	for _, name := range []string{"worker-1", "worker-2", "assistant-1", "guard", "mind", "scheduler", "replica-a", "replica-b", "witness", "issuer", "idp", "directory", "nats", "keyhost"} {
 		if c := s.children[name]; c != nil {
 			c.stop()
 		}
