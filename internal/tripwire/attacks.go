@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -38,8 +37,8 @@ func (t *tripwire) attack(ctx context.Context) {
 	}
 }
 
-// tries are how often a line is tried that did not hold although its run was no longer held: leases are short, and machines are slow.
-const tries = 3
+// tries are how often a line is tried of which nothing is learnt, or whose run was no longer held when it failed: leases are short, and machines are slow.
+const tries = 4
 
 // held is a line about a run of its own.
 func (t *tripwire) held(ctx context.Context, id, title string, requirements []string, try func(context.Context, *hold) (string, error)) {
@@ -52,8 +51,7 @@ func (t *tripwire) held(ctx context.Context, id, title string, requirements []st
 			began := t.Now()
 			said, err = try(ctx, h)
 			t.give(ctx, h)
-			_, none := errors.AsType[reason](err)
-			if err == nil || none || t.Now().Sub(began) < h.lease {
+			if over := t.Now().Sub(began) >= h.lease; err == nil || !over && !inconclusive(err) {
 				return said, err
 			}
 		}
@@ -295,7 +293,7 @@ func (t *tripwire) staleRevision(ctx context.Context) (said string, err error) {
 		act    func() error
 	}{
 		{"task", func() error { return nil }, func() (err error) { o, err = t.offered(ctx, t.name, 2); return err }},
-		{"role", func() error { return t.accept(ctx, o) }, func() error {
+		{"role", func() error { return patient(ctx, func() error { return t.accept(ctx, o) }) }, func() error {
 			return t.retire(ctx, api.RetireRequest{Kind: document.KindRole, Name: role, Revision: t.revision})
 		}},
 		{"policy", func() error { return t.renewRole(ctx) }, func() error {

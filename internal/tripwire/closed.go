@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
@@ -103,20 +104,16 @@ func (t *tripwire) partialPlatform(ctx context.Context) (said string, err error)
 		after := context.WithoutCancel(ctx)
 		err = errors.Join(err, t.retire(after, api.RetireRequest{Kind: document.KindGuard, Name: t.name, Revision: 1}), t.waitFor(after, true))
 	}()
-	if err := t.waitFor(ctx, false); err != nil {
-		return "", err
-	}
-	d, err := t.decision(ctx, t.Authority)
+	err = until(ctx, "a decision that is closed for want of a guard", func() (bool, error) {
+		d, err := t.decision(ctx, t.Authority)
+		i := slices.IndexFunc(d.Families, func(f api.FamilyState) bool { return f.Family == "guards" && !f.Good })
+		if err == nil && !d.Open && i >= 0 {
+			said = fmt.Sprintf("a guard that nobody runs closed admission within %s (%s)", t.Now().Sub(began).Round(time.Millisecond), d.Families[i].Reason)
+		}
+		return said != "", err
+	})
 	if err != nil {
 		return "", err
-	}
-	for _, f := range d.Families {
-		if f.Family == "guards" && !f.Good {
-			said = fmt.Sprintf("a guard that nobody runs closed admission within %s (%s)", t.Now().Sub(began).Round(time.Millisecond), f.Reason)
-		}
-	}
-	if said == "" {
-		return "", errors.New("admission closed, and the decision does not name the guards")
 	}
 	refused, err := allRefused(attempt{"consent", func() error { return t.accept(ctx, t.offer) }, []api.Code{api.AdmissionClosed}})
 	return said + "; " + refused, err

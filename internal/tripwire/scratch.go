@@ -224,7 +224,7 @@ func (t *tripwire) offered(ctx context.Context, name string, revision int) (o ap
 	if err != nil {
 		return o, err
 	}
-	if err := t.apply(ctx, text); err != nil {
+	if err := patient(ctx, func() error { return t.apply(ctx, text) }); err != nil {
 		return o, err
 	}
 	var page api.Page[api.Offer]
@@ -245,7 +245,7 @@ func (t *tripwire) consent(ctx context.Context, name string, revision int) (task
 	if err != nil {
 		return "", err
 	}
-	return o.Task, t.accept(ctx, o)
+	return o.Task, patient(ctx, func() error { return t.accept(ctx, o) })
 }
 
 func (t *tripwire) accept(ctx context.Context, o api.Offer) error {
@@ -449,6 +449,15 @@ func (t *tripwire) gone(ctx context.Context) error {
 	said, err := allRefused(attempt{"the last capability", func() error { return t.renew(ctx, t.last) },
 		[]api.Code{api.AuthorityChanged, api.ConsentEnded, api.RunEnded, api.UnknownRun, api.LeaseLost, api.FenceStale}})
 	t.left += "; " + said
+	return err
+}
+
+// patient does something that a closing which passes may refuse.
+func patient(ctx context.Context, f func() error) (err error) {
+	_ = until(ctx, "", func() (bool, error) { // err says more
+		err = f()
+		return !inconclusive(err), err
+	})
 	return err
 }
 

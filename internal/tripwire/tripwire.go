@@ -10,11 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/capability"
 	"github.com/nightwarrant/nightwarrant/internal/builds"
+	"github.com/nightwarrant/nightwarrant/internal/dpopclient"
 )
 
 // Verdict is what came of one line.
@@ -191,5 +193,24 @@ func refusedWith(err error, want []api.Code) (api.Code, error) {
 			return code, nil
 		}
 	}
-	return "", fmt.Errorf("it was refused with %s, where %v was due", r.Code, want)
+	return "", &undue{r.Code, want}
+}
+
+// undue is a refusal for another reason than the one that is due.
+type undue struct {
+	code api.Code
+	want []api.Code
+}
+
+func (u *undue) Error() string {
+	return fmt.Sprintf("it was refused with %s, where %v was due", u.code, u.want)
+}
+
+// passing are refusals of which a deployment under load has its share. They admit nothing, and say nothing of what was tried.
+var passing = []api.Code{api.AdmissionClosed, api.ReadinessChanged, api.LeaseLost, api.Unavailable, api.TooManyRequests, api.OutcomeUnknown, api.DirectoryUnavailable}
+
+// inconclusive tells whether nothing was learnt, so that the same may be tried again.
+func inconclusive(err error) bool {
+	u, ok := errors.AsType[*undue](err)
+	return ok && slices.Contains(passing, u.code) || dpopclient.Refused(err, passing...) || errors.Is(err, dpopclient.ErrNoAnswer)
 }

@@ -79,6 +79,31 @@ func TestOnlyTheDueRefusalCounts(t *testing.T) {
 	assert.Equal(t, "one: held; two: run_ended", said)
 }
 
+// What a closing that passes refuses is tried again; what is not refused, or refused for a reason of its own, is not.
+func TestInconclusive(t *testing.T) {
+	t.Parallel()
+	due := []api.Code{api.NotGranted}
+	for _, code := range passing {
+		_, err := refusedWith(api.Refuse(code), due)
+		assert.True(t, inconclusive(err), code)
+		assert.True(t, inconclusive(fmt.Errorf("claim: %w", api.Refuse(code))), code)
+	}
+	for _, given := range []error{nil, api.Refuse(api.WrongKey), api.Refuse(api.NotGranted), errors.New("a broken pipe")} {
+		_, err := refusedWith(given, due)
+		assert.False(t, inconclusive(err), "%v", given)
+	}
+	times := 0
+	require.NoError(t, patient(t.Context(), func() error {
+		if times++; times < 3 {
+			return api.Refuse(api.AdmissionClosed)
+		}
+		return nil
+	}))
+	assert.Equal(t, 3, times)
+	require.Error(t, patient(t.Context(), func() error { times++; return api.Refuse(api.Forbidden) }))
+	assert.Equal(t, 4, times)
+}
+
 func TestForgedTokens(t *testing.T) {
 	t.Parallel()
 	token := "eyJhbGciOiJFUzI1NiJ9." + base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"i","sub":"s","iat":1700000000,"exp":1700000600}`)) + ".c2ln"
