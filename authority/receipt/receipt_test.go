@@ -283,8 +283,10 @@ func TestOtherKindsAreNoReceipts(t *testing.T) {
 	assert.Equal(t, api.InvalidToken, h.Send(h.Bearing(w.Key, token, "POST", api.PathRenew, api.RenewRequest{})).Problem().Code)
 }
 
-func FuzzVerify(f *testing.F) {
-	f.Add("eyJhbGciOiJFUzI1NiIsImtpZCI6ImsiLCJ0eXAiOiJuaWdodHdhcnJhbnQtcmVjZWlwdCtqd3QifQ.e30.AAAA")
+// No single record beside a consent makes a whole run.
+func FuzzDerive(f *testing.F) {
+	f.Add(`{"v":1,"verdict":"ok","verb":"plan","task":1,"run":2,"more":{"consent":"00","reference":"01"}}`)
+	f.Add(`{"v":1,"verdict":"ok","verb":"end_run","task":1,"run":2,"more":{"state":"succeeded"}}`)
 	f.Fuzz(func(t *testing.T, body string) {
 		r, err := receipt.Derive([]receipt.Record{{Body: `{"v":1,"verdict":"ok","verb":"consent","task":1,"more":{"digest":"00","consent":"00"}}`}, {Leaf: 1, Body: body}})
 		if err == nil {

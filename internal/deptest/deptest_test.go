@@ -79,6 +79,8 @@ var bans = []ban{
 	{"authority/api", module, "the wire types are a leaf"},
 	{"authority/canonical", module, "the spelling of documents is a leaf"},
 	{"authority/audit", module, "the check of a log needs nothing of who wrote it"},
+	{"authority/receipt", "github.com/jackc/pgx", "who checks a run receipt must not inherit a database driver"},
+	{"authority/receipt", "keys", "the check of a run receipt needs nothing of who signed it"},
 	{"authority/audit/witness", "github.com/jackc/pgx", "a witness knows no record"},
 	{"authority/audit/witness", "keys", "a witness has no key of the cluster"},
 	{"internal/compliance", "github.com/jackc/pgx", "a report is made of what it is given, and asks nobody"},
