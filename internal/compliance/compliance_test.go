@@ -230,6 +230,9 @@ func TestExceptionsAreSaid(t *testing.T) {
 	e.FIPS, e.Provenance, e.Requirement.Body = false, Given[provenance.Report]{}, nil
 	e.Profiles.Body = []api.Entry{profile("shared", "none")}
 	e.SelfAudit.Body.Lines[0].Verdict = "not_applicable"
+	reporter := replica("reporter")
+	reporter.Build = nil
+	e.Deployment.Body.Replicas = append(e.Deployment.Body.Replicas, reporter)
 	e.Log.Body.Report.Resumed = []audit.Resumed{{Incarnation: 2, From: 5, Lost: 9}}
 	r := New(e)
 	assert.Empty(t, subjects(r.Open()))
@@ -240,6 +243,7 @@ func TestExceptionsAreSaid(t *testing.T) {
 		}
 		return out
 	}())
+	assert.True(t, slices.ContainsFunc(r.In(Modules), func(l Line) bool { return strings.HasPrefix(l.Subject, "reporter") && l.State == NotObserved }))
 	assert.Equal(t, NotObserved, r.Of("A13"))
 	assert.Equal(t, NotObserved, r.Of("A3"), "an attack that was not tried proves nothing")
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -183,30 +184,49 @@ func TestASelfAuditIsReadAsItIsWritten(t *testing.T) {
 	assert.Equal(t, []tripwire.Verdict{"pass", "fail"}, []tripwire.Verdict{tripwire.Pass, tripwire.Fail})
 }
 
+// assertReadable: every text is one bounded line, as OSCAL wants it, and names controls that there are.
+func assertReadable(t *testing.T, r Report) {
+	t.Helper()
+	for _, l := range r.Lines {
+		for _, text := range []string{l.Subject, l.Found, l.Source, l.Unproven} {
+			if text != "" && !oscalString.MatchString(text) || len([]rune(text)) > most+1 {
+				t.Errorf("%q", text)
+			}
+		}
+		if !slices.ContainsFunc(l.Controls, isControl) {
+			t.Errorf("%q is about nothing", l.Subject)
+		}
+	}
+}
+
+var oscalString = regexp.MustCompile(`^\S(.*\S)?$`) // StringDatatype of the schema
+
 func FuzzReadSelfAudit(f *testing.F) {
 	f.Add([]byte(`{"target":"https://authority.example","binary_sha256":"07","started_at":"2026-12-01T00:00:00Z","lines":[{"id":"a","title":"b","verdict":"pass","requirements":["A16"]}]}`))
 	f.Add([]byte(`{"started_at":"2026-12-01T00:00:00Z","lines":[{}]}`))
+	given := plain()
 	f.Fuzz(func(t *testing.T, b []byte) {
-		e := plain()
+		e := given
 		e.SelfAudit = Read("f", now, b, ReadSelfAudit)
 		r := New(e)
 		if r.Of("B16") == Satisfied {
 			t.Error("a self-audit of another build passes")
 		}
-		assertSchema(t, r)
+		assertReadable(t, r)
 	})
 }
 
 func FuzzReadProvenance(f *testing.F) {
 	f.Add([]byte(`{"record_id":"r","digest":"","steps":[{"number":1,"name":"n","ok":true,"detail":"d"}],"checked_at":"2026-12-01T00:00:00Z"}`))
+	given := plain()
 	f.Fuzz(func(t *testing.T, b []byte) {
-		e := plain()
+		e := given
 		e.Provenance = Read("f", now, b, ReadProvenance)
 		r := New(e)
 		if r.Of("A13") == Satisfied && e.Provenance.Body.Digest != [32]byte{3} {
 			t.Error("provenance of another key passes")
 		}
-		assertSchema(t, r)
+		assertReadable(t, r)
 	})
 }
 

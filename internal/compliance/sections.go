@@ -52,7 +52,9 @@ func modules(e Evidence) (lines []Line) {
 			continue
 		}
 		running[r.Kind] = true
-		lines = append(lines, l.about(processName(r)).build(r.Build, e.FIPS))
+		of := l.about(processName(r)).build(r.Build, e.FIPS)
+		of.Beyond = r.Kind != "authority" && r.Kind != "scheduler" && r.Kind != "guard" // others have no way to say it
+		lines = append(lines, of)
 	}
 	for _, kind := range []string{"authority", "scheduler"} {
 		if !running[kind] {
