@@ -44,8 +44,8 @@ const tries = 4
 func (t *tripwire) held(ctx context.Context, id, title string, requirements []string, try func(context.Context, *hold) (string, error)) {
 	t.line(id, title, requirements, func() (said string, err error) {
 		for range tries {
-			h, err := t.next(ctx)
-			if err != nil {
+			var h *hold
+			if h, err = t.next(ctx); err != nil {
 				return "", err
 			}
 			began := t.Now()

@@ -152,6 +152,8 @@ func (t *tripwire) line(id, title string, requirements []string, try func() (evi
 		l.Verdict, l.Evidence = NotApplicable, why.Error()
 	case err != nil:
 		l.Verdict, l.Evidence = Fail, err.Error()
+	case evidence == "":
+		l.Verdict, l.Evidence = Fail, "nothing was seen"
 	}
 	t.report.Lines = append(t.report.Lines, l)
 	if t.Say != nil {

@@ -58,6 +58,9 @@ func TestVerdicts(t *testing.T) {
 		assert.Equal(t, said, a.report.Lines)
 		assert.Equal(t, want == Fail, a.report.Failed())
 	}
+	silent := &tripwire{}
+	silent.line("X", "a line", nil, func() (string, error) { return "", nil })
+	assert.Equal(t, Fail, silent.report.Lines[0].Verdict, "a pass says what was seen")
 	assert.True(t, Report{}.Failed(), "nothing was tried")
 	assert.True(t, Report{Lines: []Line{{Verdict: Pass}, {Verdict: "maybe"}}}.Failed(), "an unknown verdict")
 }
