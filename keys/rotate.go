@@ -98,6 +98,9 @@ func (b *Bundle) Holds() []int64 {
 // returns the next generation's identity. Every error is a *MaterialError.
 func Prepare(dir, identityFile, to string, current, newest int64, host Host) (Identity, error) {
 	return succeed(dir, identityFile, to, current, host, func(o opened) (halves, error) {
+		if v, ok := host.(Vouched); ok && encode(v.ClusterID[:]) != o.public.ClusterID {
+			return halves{}, material("the record of provenance is for another cluster", nil)
+		}
 		return newGeneration(max(newest, o.bundle.Newest().Generation)+1, host, o.kids()...)
 	})
 }

@@ -35,6 +35,8 @@ func TestABundleOfARecordedKey(t *testing.T) {
 	both := tokens{h, next}
 	key, err = dated(2, &next.private.PublicKey)
 	require.NoError(t, err)
+	_, err = Prepare(dir, identity, filepath.Join(t.TempDir(), "next"), 1, 1, Vouched{Host: both, KID: key.KID})
+	require.ErrorContains(t, err, "another cluster")
 	after, err := Prepare(dir, identity, filepath.Join(t.TempDir(), "next"), 1, 1, Vouched{Host: both, ClusterID: id.ClusterID, KID: key.KID, Digest: [32]byte{8}})
 	require.NoError(t, err)
 	assert.Equal(t, [32]byte{8}, after.ProvenanceDigest)
