@@ -138,7 +138,10 @@ func Run(ctx context.Context, c Config) (Report, error) {
 	t.close(ctx)
 	t.line("A16.3", "a stale revision", []string{"A16", "A5"}, func() (string, error) { return t.staleRevision(ctx) })
 	t.line("A12", "no secret stands in what can be read", []string{"A12", "B14"}, func() (string, error) { return t.secretsIn(ctx) })
-	t.line("B16", "nothing is left behind", []string{"B16"}, func() (string, error) { return t.left, t.end(ctx) })
+	t.line("B16", "nothing is left behind", []string{"B16"}, func() (string, error) {
+		err := t.end(ctx)
+		return t.left, err
+	})
 	return t.report, nil
 }
 
