@@ -117,32 +117,16 @@ limits: {max_runtime_s: 3600, max_effects: 10, max_consent_days: 90}
 func TestFromNothingToAYes(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
-	p.run("dev-issuer", "issuer.yaml", storyIssuer, `"msg":"tokens are current"`)
-	p.run("dev-idp", "idp.yaml", storyIDP, `"msg":"tokens are current"`)
-	p.run("dev-directory", "directory.yaml", storyDirectory, `"msg":"answering"`)
-	p.run("serve", "authority.yaml", storyAuthority, `"msg":"serving"`)
+	p.people()
+	p.serve(storyAuthority)
 	authority := "http://" + p.names["AUTHORITY"]
 	operator, member := p.person("operator"), p.person("member")
 	applied := operator.apply(t, p.fill(storyRegistry))
 	require.Equal(t, exitOK, applied.code, applied.err)
 	assert.Contains(t, env{}.good(t, "readiness", "--authority", authority), "Admission is closed")
-
-	p.run("scheduler", "scheduler.yaml", storyScheduler, `"msg":"running"`)
-	p.run("guard", "guard.yaml", storyGuard, `"msg":"guarding"`)
-	var decision string
-	require.Eventually(t, func() bool {
-		decision = env{}.good(t, "readiness", "--authority", authority)
-		return strings.HasPrefix(decision, "Admission is open")
-	}, 2*testWithin, 200*time.Millisecond, "%s", &decision)
-
-	applied = operator.apply(t, strings.ReplaceAll(taskFile, "PLATFORM", "http://"+p.names["PLATFORM"]))
-	require.Equal(t, exitOK, applied.code, applied.err)
-	var offers api.Page[api.Offer]
-	require.NoError(t, json.Unmarshal([]byte(member.good(t, "offer", "list", "--json")), &offers))
-	require.Len(t, offers.Items, 1)
-	offer := offers.Items[0]
-	assert.Contains(t, member.good(t, "offer", "show", offer.Offer), "Allow until")
-	assert.Contains(t, member.good(t, "offer", "accept", offer.Offer, "--digest", offer.Digest), "You have allowed this until")
+	p.rest()
+	p.awaitOpen()
+	p.consent(operator, member)
 
 	env{}.good(t, "gate", "close", "--database-url-file", filepath.Join(p.dir, "nw_operator.url"))
 	require.Eventually(t, func() bool { // a replica's copy may be half a second old; admission is closed already
@@ -172,33 +156,88 @@ func newPlace(t *testing.T) *place {
 	p.names["HOOK"], _ = receiver(t)
 	write(t, p.dir, "webhook", hookSecret)
 	write(t, p.dir, "directory.token", "directory-token")
+	p.postgres = p.server()
+	p.prepare()
+	return p
+}
+
+// server starts an empty database server, which is stopped when the test ends.
+func (p *place) server() *localstack.Postgres {
+	t := p.t
+	t.Helper()
 	cluster, err := os.MkdirTemp("", "nw-story-")
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(cluster, 0o755)) // the server's account must pass
 	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(cluster)) })
 	ctx, cancel := context.WithTimeout(t.Context(), testWithin)
 	defer cancel()
-	p.postgres, err = localstack.StartPostgres(ctx, localstack.PostgresOptions{Dir: cluster})
+	server, err := localstack.StartPostgres(ctx, localstack.PostgresOptions{Dir: cluster})
 	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, p.postgres.Stop(context.Background())) })
-	p.prepare()
-	return p
+	t.Cleanup(func() { assert.NoError(t, server.Stop(context.Background())) })
+	return server
+}
+
+// people starts who says who somebody is.
+func (p *place) people() {
+	p.run("dev-issuer", "issuer.yaml", storyIssuer, `"msg":"tokens are current"`)
+	p.run("dev-idp", "idp.yaml", storyIDP, `"msg":"tokens are current"`)
+	p.run("dev-directory", "directory.yaml", storyDirectory, `"msg":"answering"`)
+}
+
+func (p *place) serve(file string) { p.run("serve", "authority.yaml", file, `"msg":"serving"`) }
+
+// rest starts what is needed besides a replica.
+func (p *place) rest() {
+	p.run("scheduler", "scheduler.yaml", storyScheduler, `"msg":"running"`)
+	p.run("guard", "guard.yaml", storyGuard, `"msg":"guarding"`)
+}
+
+func (p *place) awaitOpen() {
+	p.t.Helper()
+	var decision string
+	require.Eventually(p.t, func() bool {
+		decision = env{}.good(p.t, "readiness", "--authority", "http://"+p.names["AUTHORITY"])
+		return strings.HasPrefix(decision, "Admission is open")
+	}, 2*testWithin, 200*time.Millisecond, "%s", &decision)
+}
+
+// consent is a member's yes to a task.
+func (p *place) consent(operator, member env) (task string) {
+	p.t.Helper()
+	applied := operator.apply(p.t, strings.ReplaceAll(taskFile, "PLATFORM", "http://"+p.names["PLATFORM"]))
+	require.Equal(p.t, exitOK, applied.code, applied.err)
+	var offers api.Page[api.Offer]
+	require.NoError(p.t, json.Unmarshal([]byte(member.good(p.t, "offer", "list", "--json")), &offers))
+	require.Len(p.t, offers.Items, 1)
+	offer := offers.Items[0]
+	assert.Contains(p.t, member.good(p.t, "offer", "show", offer.Offer), "Allow until")
+	assert.Contains(p.t, member.good(p.t, "offer", "accept", offer.Offer, "--digest", offer.Digest), "You have allowed this until")
+	return offer.Task
 }
 
 func (p *place) prepare() {
 	t := p.t
 	p.sql("postgres", `CREATE DATABASE night`, `CREATE DATABASE books`, `CREATE ROLE ledger_guard LOGIN PASSWORD 'hush'`)
 	env{}.good(t, "migrate", "--database-url", p.postgres.AdminURL("night"))
-	for _, role := range []string{"nw_authority", "nw_scheduler", "nw_operator"} {
+	for _, role := range processRoles {
 		p.sql("night", "ALTER ROLE "+role+" PASSWORD 'hush'")
-		write(t, p.dir, role+".url", p.postgres.URL(role, "hush", "night"))
 	}
+	p.logins()
 	p.sql("books", `CREATE TABLE entries (memo text)`, `GRANT SELECT, INSERT ON entries TO ledger_guard`)
-	write(t, p.dir, "ledger_guard.url", p.postgres.URL("ledger_guard", "hush", "books"))
 	env{}.good(t, "guard", "migrate", "--role", "ledger_guard", "--database-url", p.postgres.AdminURL("books"))
 	bundle := []string{"--dir", filepath.Join(p.dir, "bundle"), "--identity-file", filepath.Join(p.dir, "identity")}
 	env{}.good(t, append([]string{"keys", "init"}, bundle...)...)
 	env{}.good(t, append([]string{"keys", "register", "--database-url-file", filepath.Join(p.dir, "nw_operator.url")}, bundle...)...)
+}
+
+var processRoles = []string{"nw_authority", "nw_scheduler", "nw_operator"}
+
+// logins writes the database URLs of the server that is in place.
+func (p *place) logins() {
+	for _, role := range processRoles {
+		write(p.t, p.dir, role+".url", p.postgres.URL(role, "hush", "night"))
+	}
+	write(p.t, p.dir, "ledger_guard.url", p.postgres.URL("ledger_guard", "hush", "books"))
 }
 
 func (p *place) sql(database string, statements ...string) {
