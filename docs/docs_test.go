@@ -81,7 +81,7 @@ func TestNetwork(t *testing.T) {
 	const heading = "## Routes of the authority\n\n"
 	head, _, _ := strings.Cut(read(t, "reference/network.md"), heading)
 	page := generated(t, "reference/network.md", head+heading+routes())
-	for _, key := range []string{"listen", "admin_listen", "database_url", "assertion.issuers[].url", "envelope.issuer.url", "nats.url", "nats.monitor_url", "approvals.webhook.url", "approvals.mail.url", "directory.url", "authority"} {
+	for _, key := range []string{"listen", "admin_listen", "database_url", "assertion.issuers[].url", "envelope.issuer.url", "nats.url", "nats.monitor_url", "approvals.webhook.url", "approvals.mail.url", "directory.url", "audit.witnesses[].url", "authority"} {
 		assert.Contains(t, page, "`"+key+"`", "%s is not named", key)
 	}
 }
