@@ -18,7 +18,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/teststack/fixture"
 )
 
-var races = flag.Int("races", 1000, "how many times a revocation races admissions")
+var races = flag.Int("races", 300, "how many times a revocation races admissions")
 
 // slot follows the order of commits: transactions come out of a logical decoding slot in that order, whatever any clock says.
 const slot = "races"
