@@ -2,22 +2,20 @@ package compliance
 
 import (
 	"cmp"
-	"crypto/fips140"
-	"crypto/sha1" //nolint:gosec // names by their content (RFC 9562 §5.5), not a signature
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net/url"
-	"strings"
 	"time"
 )
 
 // OSCALVersion is the version of the model that OSCAL writes.
 const OSCALVersion = "1.1.3"
 
-// namespace of our names, RFC 9562 §5.5, and of our properties in OSCAL.
+// namespace of our names, and of our properties in OSCAL.
 const (
-	namespace  = "9b7f5c1e-3a52-5d0e-8f53-6d1f0c2b7a41"
+	namespace  = "nightwarrant/oscal/v1\x00"
 	properties = "https://github.com/nightwarrant/nightwarrant/ns/oscal"
 )
 
@@ -160,10 +158,10 @@ func (r Report) OSCAL(files ...File) ([]byte, error) {
 		}
 	}
 	res.Findings = r.findings(of)
-	res.UUID = named5("result", must(res))
+	res.UUID = uuidOf("result", must(res))
 	d := oscal{assessmentResults{Metadata: metadata{Title: "Compliance report of " + r.Authority, LastModified: instant(r.End), Version: cmp.Or(r.Tool, "unknown"), OSCAL: OSCALVersion,
 		Props: []prop{{"authority", properties, cmp.Or(r.Authority, "unknown")}}}, ImportAP: importAP{"#" + back[0].UUID}, Results: []result{res}, BackMatter: backMatter{back}}}
-	d.Results.UUID = named5("document", must(d))
+	d.Results.UUID = uuidOf("document", must(d))
 	return json.MarshalIndent(d, "", "  ")
 }
 
@@ -181,7 +179,7 @@ func (r Report) identifiers() []string {
 	for n, l := range r.Lines {
 		name := must([]any{l.Section, l.Subject, l.Controls, l.State, l.Found, l.Method, l.Source, l.Unproven})
 		times[name]++
-		out[n] = named5("observation", name, fmt.Sprint(times[name]))
+		out[n] = uuidOf("observation", name, fmt.Sprint(times[name]))
 	}
 	return out
 }
@@ -240,7 +238,7 @@ func (r Report) findings(of map[string][]related) (out []finding) {
 		case NotObserved:
 			status.Reason, status.Remarks = "other", "Not observed: what there is was only stated, or nothing here can see it."
 		}
-		out = append(out, finding{UUID: named5("finding", c.ID, status.State, must(of[c.ID])), Title: c.ID, Description: c.Statement,
+		out = append(out, finding{UUID: uuidOf("finding", c.ID, status.State, must(of[c.ID])), Title: c.ID, Description: c.Statement,
 			Target: target{"objective-id", c.ID, status}, Related: of[c.ID]})
 	}
 	return out
@@ -249,17 +247,17 @@ func (r Report) findings(of map[string][]related) (out []finding) {
 // risks are the residuals of the threat model: they stay.
 func (r Report) risks() (out []risk) {
 	for n, text := range r.Model.Residuals {
-		out = append(out, risk{UUID: named5("risk", text), Title: fmt.Sprintf("Residual %d", n+1), Description: text, Statement: "Stated in the threat model of this build, dated " + r.Model.Dated + ".", Status: "open"})
+		out = append(out, risk{UUID: uuidOf("risk", text), Title: fmt.Sprintf("Residual %d", n+1), Description: text, Statement: "Stated in the threat model of this build, dated " + r.Model.Dated + ".", Status: "open"})
 	}
 	return out
 }
 
 func resources(files []File) []resource {
-	out := []resource{{UUID: named5("resource", "docs/how-to/compliance.md"), Title: "docs/how-to/compliance.md", Description: "What each section looks at, which is the plan of this assessment.",
+	out := []resource{{UUID: uuidOf("resource", "docs/how-to/compliance.md"), Title: "docs/how-to/compliance.md", Description: "What each section looks at, which is the plan of this assessment.",
 		Links: []rlink{{Href: "docs/how-to/compliance.md"}}}}
 	for _, f := range files {
 		digest := hex.EncodeToString(f.Digest[:])
-		out = append(out, resource{UUID: named5("resource", f.Name, digest), Title: cmp.Or(clean(f.Name), "file"), Description: "A file that was given as evidence.",
+		out = append(out, resource{UUID: uuidOf("resource", f.Name, digest), Title: cmp.Or(clean(f.Name), "file"), Description: "A file that was given as evidence.",
 			Links: []rlink{{Href: "file:" + url.PathEscape(f.Name), Hashes: []hash{{"SHA-256", digest}}}}})
 	}
 	return out
@@ -267,14 +265,12 @@ func resources(files []File) []resource {
 
 func instant(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// named5 is the version 5 UUID of a name (RFC 9562 §5.5). OSCAL takes versions 4
-// and 5 only, so it is SHA-1, which a FIPS module refuses where it is enforced:
-// nothing here depends on its strength.
-func named5(parts ...string) string {
-	space, _ := hex.DecodeString(strings.ReplaceAll(namespace, "-", "")) // a constant
-	var u [20]byte
-	fips140.WithoutEnforcement(func() { u = sha1.Sum(append(space, must(parts)...)) }) //nolint:gosec // see above
-	u[6], u[8] = u[6]&0x0f|0x50, u[8]&0x3f|0x80
+// uuidOf is the UUID of a name, so that two reports can be compared. OSCAL takes
+// versions 4 and 5 only. Version 5 is SHA-1, which a FIPS module refuses; this is
+// version 4, whose bits may be pseudo-random (RFC 9562 §5.4): those of a SHA-256.
+func uuidOf(parts ...string) string {
+	u := sha256.Sum256(append([]byte(namespace), must(parts)...))
+	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
 	s := hex.EncodeToString(u[:16])
 	return s[:8] + "-" + s[8:12] + "-" + s[12:16] + "-" + s[16:20] + "-" + s[20:]
 }
