@@ -58,10 +58,12 @@ func (o Origin) get(ctx context.Context, path string) (a answer, err error) {
 	}
 	client := *o.HTTP
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	if a.Response, err = client.Do(request); err != nil {
+	response, err := client.Do(request)
+	if err != nil {
 		return a, err
 	}
-	defer a.Body.Close()
+	defer response.Body.Close()
+	a.Response = response
 	if a.body, err = io.ReadAll(io.LimitReader(a.Body, maxAnswer)); err == nil && a.StatusCode != http.StatusOK {
 		err = fmt.Errorf("GET %s%s is answered with status %d", o.Issuer, path, a.StatusCode)
 	}

@@ -20,7 +20,7 @@ const tries = 100
 // Address is one of 127.0.0.1 that nobody listens at.
 func Address() (string, error) {
 	for range tries {
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(first+rand.IntN(end-first)))
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(first+rand.IntN(end-first))) //nolint:gosec // a port is no secret
 		l, err := net.Listen("tcp", address) //nolint:noctx // it binds and closes
 		if err != nil {
 			continue
@@ -52,7 +52,7 @@ const blocks = (first - 10_000) / BlockSize
 // Block is the first of BlockSize ports of the loopback address at none of which anybody listens.
 func Block() (int, error) {
 	for range tries {
-		from := 10_000 + BlockSize*rand.IntN(blocks)
+		from := 10_000 + BlockSize*rand.IntN(blocks) //nolint:gosec // a port is no secret
 		if free(from) {
 			return from, nil
 		}

@@ -150,7 +150,7 @@ func FuzzParseRecord(f *testing.F) {
 	fuzz(f, d.Bytes, func(in []byte) ([]byte, error) {
 		r, d, err := ParseRecord(in)
 		if err != nil {
-			return in, nil
+			return in, nil //nolint:nilerr // what is refused is left as it is
 		}
 		again, err := r.Spell()
 		if err == nil && d.Digest != again.Digest {
@@ -166,7 +166,7 @@ func FuzzParseSnapshot(f *testing.F) {
 	fuzz(f, d.Bytes, func(in []byte) ([]byte, error) {
 		s, _, err := ParseSnapshot(in)
 		if err != nil {
-			return in, nil
+			return in, nil //nolint:nilerr // what is refused is left as it is
 		}
 		again, err := s.Spell()
 		return again.Bytes, err
@@ -180,7 +180,7 @@ func FuzzParseApprovals(f *testing.F) {
 	fuzz(f, w.signed(f, d, 0, 1), func(in []byte) ([]byte, error) {
 		a, err := ParseApprovals(in)
 		if err != nil {
-			return in, nil
+			return in, nil //nolint:nilerr // what is refused is left as it is
 		}
 		return a.Spell()
 	})
