@@ -21,7 +21,7 @@ const tries = 100
 func Address() (string, error) {
 	for range tries {
 		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(first+rand.IntN(end-first))) //nolint:gosec // a port is no secret
-		l, err := net.Listen("tcp", address) //nolint:noctx // it binds and closes
+		l, err := net.Listen("tcp", address)                                               //nolint:noctx // it binds and closes
 		if err != nil {
 			continue
 		}
