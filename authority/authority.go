@@ -76,7 +76,7 @@ func New(ctx context.Context, c Config) (*Authority, error) {
 	}
 	a := &Authority{Config: c, quota: newQuota(c.Now), lag: newLag(), members: newMembers(c.Directory)}
 	if err := a.follow(ctx, c.Bundle); err != nil {
-		return nil, fmt.Errorf("read the registered keys: %w", err)
+		return nil, err
 	}
 	if err := a.registry.refresh(ctx, c.Pool); err != nil {
 		return nil, fmt.Errorf("read the registry: %w", err)

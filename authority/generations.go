@@ -249,7 +249,7 @@ func (a *Authority) follow(ctx context.Context, opened *keys.Bundle) error {
 func (a *Authority) arrange(ctx context.Context, opened *keys.Bundle) error {
 	s, err := ReadKeys(ctx, a.Pool, false)
 	if err != nil {
-		return err
+		return fmt.Errorf("read the registered keys: %w", err)
 	}
 	was := a.generations.now.Load()
 	if opened == nil {
