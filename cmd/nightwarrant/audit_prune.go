@@ -21,11 +21,11 @@ func (p program) auditRedact() *cobra.Command {
 	var rows []int64
 	c := &cobra.Command{Use: "redact", Short: "Take out who a member is, of the audit records that name the member; every proof stays", Args: cobra.NoArgs}
 	d := p.databaseFlags(c, "nw_operator")
-	c.Flags().StringVar(&issuer, "issuer", "", "`ISSUER` of the member's envelopes")
-	c.Flags().StringVar(&subject, "subject", "", "the member's `SUBJECT` there")
+	c.Flags().StringVar(&issuer, "of-issuer", "", "`ISSUER` of the member's envelopes")
+	c.Flags().StringVar(&subject, "of-subject", "", "the member's `SUBJECT` there")
 	c.Flags().StringVar(&reason, "reason", "", "`REASON` that is recorded: "+strings.Join(sequencer.Reasons, ", "))
 	c.Flags().Int64SliceVar(&rows, "row", nil, "only the audit row with this `ID`; may be given several times")
-	for _, name := range []string{"issuer", "subject", "reason"} {
+	for _, name := range []string{"of-issuer", "of-subject", "reason"} {
 		_ = c.MarkFlagRequired(name)
 	}
 	c.RunE = func(cmd *cobra.Command, _ []string) error {

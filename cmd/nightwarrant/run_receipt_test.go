@@ -60,7 +60,7 @@ func TestKeepingAndRedacting(t *testing.T) {
 	hand := env{"NIGHTWARRANT_DATABASE_URL": h.DB.URL("nw_operator")}
 	hand.run(t, "audit", "keep", "--days", "30").bad(t, exitMisconfigured, "185")
 	assert.Contains(t, hand.good(t, "audit", "keep", "--days", "400"), "400 days")
-	who := []string{"audit", "redact", "--issuer", h.Platform.URL, "--subject", authoritytest.MemberName, "--reason"}
+	who := []string{"audit", "redact", "--of-issuer", h.Platform.URL, "--of-subject", authoritytest.MemberName, "--reason"}
 	hand.run(t, append(who, "whim")...).bad(t, exitMisconfigured, "--reason")
 	assert.Contains(t, hand.good(t, append(who, "erasure")...), "1 records do not say")
 	assert.Contains(t, hand.good(t, append(who, "erasure")...), "0 records do not say")
