@@ -43,7 +43,7 @@ func TestTheWholeStory(t *testing.T) {
 	out, err := exec.Command("go", "build", "-o", binary, "github.com/nightwarrant/nightwarrant/cmd/nightwarrant").CombinedOutput()
 	require.NoError(t, err, string(out))
 
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 9*time.Minute)
 	defer cancel()
 	var said bytes.Buffer
 	var left struct {
