@@ -5,6 +5,7 @@ import (
 	"errors"
 	netmail "net/mail"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 
 // office is a mail server and a directory on paper.
 type office struct {
+	lock   sync.Mutex // mails are sent at once
 	sent   []mail.Message
 	fails  error
 	asked  []string
@@ -25,6 +27,8 @@ type office struct {
 }
 
 func (o *office) Send(_ context.Context, m mail.Message) error {
+	o.lock.Lock()
+	defer o.lock.Unlock()
 	if o.fails == nil {
 		o.sent = append(o.sent, m)
 	}
@@ -34,6 +38,8 @@ func (o *office) Send(_ context.Context, m mail.Message) error {
 func (o *office) Ready(context.Context) error { return o.fails }
 
 func (o *office) Address(_ context.Context, issuer, subject string) (netmail.Address, error) {
+	o.lock.Lock()
+	defer o.lock.Unlock()
 	o.asked = append(o.asked, issuer+" "+subject)
 	return netmail.Address{Address: o.at}, o.unsure
 }

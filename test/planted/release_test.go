@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -19,9 +20,21 @@ const (
 func standIn(t *testing.T, dev, tripwire string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "nightwarrant")
-	require.NoError(t, os.WriteFile(path, []byte("#!/bin/bash\ncase $1 in\ndev) "+dev+" ;;\ntripwire) "+tripwire+" ;;\nesac\n"), 0o700)) //nolint:gosec // it is run
+	program(t, path, "case $1 in\ndev) "+dev+" ;;\ntripwire) "+tripwire+" ;;\nesac\n")
 	return path
 }
+
+// program lays a script by another process: where this one had it open, a child of another test could inherit that, and
+// the kernel runs nothing that somebody may write to.
+func program(t *testing.T, path, script string) {
+	t.Helper()
+	c := exec.Command("sh", "-c", `cat >"$1" && chmod 700 "$1"`, "sh", path)
+	c.Stdin = strings.NewReader("#!/bin/bash\n" + script)
+	require.NoError(t, c.Run())
+}
+
+// what go version -m says of a build for release
+const validated = "build GOFIPS140=v1.0.0-c2097c7c\nbuild DefaultGODEBUG=fips140=on\nbuild CGO_ENABLED=0\nbuild -trimpath=true\n"
 
 // The audit of a release takes the audit's exit code, whatever it is, and a stack that does not come up is no pass.
 func TestAnAuditTakesTheExitCode(t *testing.T) {
@@ -63,8 +76,8 @@ func TestAReleaseWaitsForItsAudit(t *testing.T) {
 			require.NoError(t, os.MkdirAll(filepath.Join(dir, "build", "release"), 0o700))
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "build", "release", "nightwarrant"), []byte("older"), 0o600))
 			compiler := filepath.Join(bin, "go")
-			script := "#!/bin/bash\nwhile [ $# -gt 0 ]; do [ \"$1\" = -o ] && { mkdir -p \"$(dirname \"$2\")\"; cp " + standIn(t, up+stays, c.tripwire) + " \"$2\"; exit; }; shift; done\nexit 1\n"
-			require.NoError(t, os.WriteFile(compiler, []byte(script), 0o700)) //nolint:gosec // it is run
+			program(t, compiler, "[ $1 = version ] && { printf '"+strings.ReplaceAll(validated, "\n", "\\n")+"'; exit; }\n"+
+				"while [ $# -gt 0 ]; do [ \"$1\" = -o ] && { mkdir -p \"$(dirname \"$2\")\"; cp "+standIn(t, up+stays, c.tripwire)+" \"$2\"; exit; }; shift; done\nexit 1\n")
 			out, err := exec.Command("make", "-C", dir, "-f", makefile, "release", "GO="+compiler).CombinedOutput()
 			assert.Equal(t, c.good, err == nil, "%s", out)
 			released, err := os.ReadFile(filepath.Join(dir, "build", "release", "nightwarrant"))
