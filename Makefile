@@ -95,13 +95,14 @@ tripwire:
 	@scripts/ensure-postgres.sh
 	NIGHTWARRANT_TRIPWIRE=1 $(GO) test ./test/planted -run Tripwire -count=1 -timeout 60m -v
 
-# The whole story where FIPS is required, under GODEBUG=fips140=only, and each refusal: FIPS_MODULES="v1.0.0 v1.26.0" or one of them.
+# The whole story where FIPS is required, under GODEBUG=fips140=only, and each refusal: FIPS_MODULES="v1.0.0 v1.26.0" or one of them; FIPS_RUN=WholeStory is the story alone.
 FIPS_MODULES ?= v1.0.0 v1.26.0
+FIPS_RUN     ?= .
 test-fips:
 	@scripts/ensure-postgres.sh
 	@scripts/ensure-cc.sh
 	@scripts/ensure-softhsm.sh
-	NIGHTWARRANT_FIPS_MODULES="$(FIPS_MODULES)" $(GO) test -tags fips ./test/fips -count=1 -timeout 30m -v
+	NIGHTWARRANT_FIPS_MODULES="$(FIPS_MODULES)" $(GO) test -tags fips ./test/fips -run $(FIPS_RUN) -count=1 -timeout 30m -v
 
 bench: build
 	@scripts/ensure-postgres.sh
