@@ -67,12 +67,17 @@ func (d *databaseFlags) within(ctx context.Context, limit time.Duration, act fun
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	return withPool(ctx, url, func(pool *pgxpool.Pool) error { return act(ctx, pool) })
+}
+
+// withPool opens the database for one caller.
+func withPool(ctx context.Context, url config.Secret, act func(*pgxpool.Pool) error) error {
 	pool, err := pg.Open(ctx, pg.Config{URL: url.Reveal(), MaxConns: 1, Name: "nightwarrant-cli"})
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	return act(ctx, pool)
+	return act(pool)
 }
 
 func (p program) migrate() *cobra.Command {

@@ -19,7 +19,6 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority"
 	"github.com/nightwarrant/nightwarrant/internal/config"
 	"github.com/nightwarrant/nightwarrant/internal/doctor"
-	"github.com/nightwarrant/nightwarrant/internal/pg"
 	"github.com/nightwarrant/nightwarrant/scheduler/queue"
 )
 
@@ -158,15 +157,6 @@ func proveKeys(ctx context.Context, c *config.Authority) error {
 		}
 		return bundle.Prove(registered)
 	})
-}
-
-func withPool(ctx context.Context, url config.Secret, act func(*pgxpool.Pool) error) error {
-	pool, err := pg.Open(ctx, pg.Config{URL: url.Reveal(), MaxConns: 1, Name: "nightwarrant-doctor"})
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	return act(pool)
 }
 
 func ofScheduler(c *config.Scheduler) []doctor.Check {

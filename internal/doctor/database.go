@@ -3,13 +3,13 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/nightwarrant/nightwarrant/internal/config"
 	"github.com/nightwarrant/nightwarrant/migrations"
 )
 
@@ -54,7 +54,7 @@ func (d Database) link(ctx context.Context, conn *pgx.Conn) Finding {
 		return failed("connection", err)
 	}
 	host := conn.Config().Host
-	if u := (&url.URL{Host: host}); !encrypted && !strings.HasPrefix(host, "/") && !loopback(u.Hostname()) {
+	if !encrypted && !strings.HasPrefix(host, "/") && !config.Loopback(host) {
 		return bad("connection", "Add sslmode=verify-full (and sslrootcert) to the URL.", "it is reached over a network without TLS")
 	}
 	return ok("connection", "PostgreSQL %s answers", conn.PgConn().ParameterStatus("server_version"))

@@ -5,11 +5,12 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"net/url"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/nightwarrant/nightwarrant/internal/config"
 )
 
 // Verdict is what a finding comes to.
@@ -101,10 +102,5 @@ func inClear(u *url.URL, encrypted ...string) bool {
 			return false
 		}
 	}
-	return !loopback(u.Hostname())
-}
-
-func loopback(host string) bool {
-	address, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && address.IsLoopback()
+	return !config.Loopback(u.Hostname())
 }

@@ -38,16 +38,22 @@ func TestIncarnations(t *testing.T) {
 			minted := w.Minted("first", "rent")
 			h.Into(g.Admit(g.Ask(w, minted, "rent", authoritytest.NewAttempt())), nil)
 			require.Empty(t, found(t, h))
-			root, err := pgx.Connect(context.Background(), h.DB.URL(teststack.Superuser))
-			require.NoError(t, err)
-			defer root.Close(context.Background()) //nolint:errcheck // nothing is pending on it
-			_, err = root.Exec(context.Background(), `SET session_replication_role = replica`)
-			require.NoError(t, err)
-			_, err = root.Exec(context.Background(), damage)
-			require.NoError(t, err)
-			assert.Contains(t, found(t, h), name)
+			requireFound(t, h, name, damage)
 		})
 	}
+}
+
+// requireFound does damage past every trigger, and wants the invariant of that name named.
+func requireFound(t *testing.T, h *authoritytest.House, name, damage string) {
+	t.Helper()
+	root, err := pgx.Connect(context.Background(), h.DB.URL(teststack.Superuser))
+	require.NoError(t, err)
+	defer root.Close(context.Background()) //nolint:errcheck // nothing is pending on it
+	_, err = root.Exec(context.Background(), `SET session_replication_role = replica`)
+	require.NoError(t, err)
+	_, err = root.Exec(context.Background(), damage)
+	require.NoError(t, err)
+	assert.Contains(t, found(t, h), name)
 }
 
 // What a card, a run or an effect must bring about for its owner, and what nobody will be told any more.
@@ -105,14 +111,7 @@ func TestGenerationsOfKeys(t *testing.T) {
 			h := authoritytest.Bare(t)
 			h.Unsound()
 			require.Empty(t, found(t, h))
-			root, err := pgx.Connect(context.Background(), h.DB.URL(teststack.Superuser))
-			require.NoError(t, err)
-			defer root.Close(context.Background()) //nolint:errcheck // nothing is pending on it
-			_, err = root.Exec(context.Background(), `SET session_replication_role = replica`)
-			require.NoError(t, err)
-			_, err = root.Exec(context.Background(), damage)
-			require.NoError(t, err)
-			assert.Contains(t, found(t, h), name)
+			requireFound(t, h, name, damage)
 		})
 	}
 }
