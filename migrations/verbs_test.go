@@ -47,7 +47,7 @@ var possible = map[string]string{
 	"present": "reading", "show_offers": "reading", "show_tasks": "reading", "show_revisions": "reading", "show_consents": "reading", "show_runs": "reading", "show_coalesced": "reading",
 	"show_timeline": "reading", "show_decisions": "reading", "show_ambiguous": "reading", "show_epoch": "reading", "revocation_scope": "reading", "would_run": "reading", "cut_off_scope": "reading",
 	"show_entries": "reading", "show_requirements": "reading", "show_gate": "reading", "audit_position": "reading", "show_audit": "reading", "task_reference": "reading", "entries": "reading",
-	"identity": "reading", "decision": "reading", "due": "reading", "zones": "reading", "queues": "reading", "notices_health": "reading", "show_notices": "reading", "stranded": "reading", "note_refusal": "audit", "count_refusals": "audit",
+	"decision": "reading", "due": "reading", "zones": "reading", "queues": "reading", "notices_health": "reading", "show_notices": "reading", "stranded": "reading", "note_refusal": "audit", "count_refusals": "audit",
 }
 
 // settling has no lock in common with a close either.

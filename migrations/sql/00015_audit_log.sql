@@ -192,5 +192,5 @@ END $$;
 REVOKE ALL ON ALL TABLES IN SCHEMA nw FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA nw FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION nw.audit_lead, nw.audit_append, nw.audit_sign, nw.audit_cosign, nw.audit_last, nw.audit_records, nw.audit_lag TO nw_authority;
-GRANT EXECUTE ON FUNCTION nw.audit_records, nw.audit_notes, nw.audit_lag, nw.audit_resume TO nw_operator;
+GRANT EXECUTE ON FUNCTION nw.audit_records, nw.audit_notes, nw.audit_resume TO nw_operator;
 RESET ROLE;

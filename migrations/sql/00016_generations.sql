@@ -59,15 +59,6 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- identity is the one that signs.
--- +goose StatementBegin
-CREATE FUNCTION nw.identity() RETURNS TABLE (cluster bytea, generation bigint, kid bytea, public_key bytea, nonce_check bytea, provenance bytea, audit_key bytea)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = nw, pg_temp AS $$
-BEGIN
-  RETURN QUERY SELECT i.cluster, k.generation, k.kid, k.public_key, k.nonce_check, k.provenance, i.audit_key FROM authority_identity i JOIN key_generations k ON k.state = 'current';
-END $$;
--- +goose StatementEnd
-
 -- lacking counts the replicas that report and have not proved that they hold a generation.
 -- +goose StatementBegin
 CREATE FUNCTION nw.lacking(p_generation bigint, OUT replicas bigint, OUT lacking bigint) LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
@@ -196,10 +187,10 @@ DO $$
 DECLARE f text;
 BEGIN
   REVOKE ALL ON ALL FUNCTIONS IN SCHEMA nw FROM PUBLIC;
-  FOREACH f IN ARRAY ARRAY['identity', 'key_state', 'hold_keys', 'alive'] LOOP
+  FOREACH f IN ARRAY ARRAY['key_state', 'hold_keys', 'alive'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION nw.%I TO nw_authority', f);
   END LOOP;
-  FOREACH f IN ARRAY ARRAY['register_keys', 'identity', 'key_state', 'rotate_keys', 'cut_off_keys'] LOOP
+  FOREACH f IN ARRAY ARRAY['register_keys', 'key_state', 'rotate_keys', 'cut_off_keys'] LOOP
     EXECUTE format('GRANT EXECUTE ON FUNCTION nw.%I TO nw_operator', f);
   END LOOP;
 END $$;
