@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"sort"
@@ -19,6 +18,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/authority"
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/internal/server"
+	"github.com/nightwarrant/nightwarrant/internal/testbinary"
 	"github.com/nightwarrant/nightwarrant/internal/webhook"
 )
 
@@ -103,7 +103,8 @@ func routes() string {
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	const head = "# Refusal codes\n\nA code is never renamed. `try again` is the member `retry` of the problem document; a status is that of the\n" +
-		"token endpoint, and everywhere else `use_dpop_nonce`, `invalid_dpop_proof` and `proof_replayed` are 401 with a challenge.\n\n"
+		"token endpoint, and everywhere else `use_dpop_nonce`, `invalid_dpop_proof` and `proof_replayed` are 401 with a challenge; of `invalid_token`,\n" +
+		"which is 400 at the token endpoint, it is that of everywhere else.\n\n"
 	generated(t, "reference/refusals.md", head+refusals())
 }
 
@@ -150,7 +151,7 @@ func main() {
 }`, code, h.Get(webhook.HeaderSignature), secret, body, secret, secret, body, body)
 	file := filepath.Join(t.TempDir(), "main.go")
 	require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
-	out, err := exec.Command("go", "run", file).CombinedOutput()
+	out, err := testbinary.Go(t.Context(), "run", file).CombinedOutput()
 	require.NoError(t, err, string(out))
 	assert.Equal(t, "true false false false", string(out))
 }

@@ -99,14 +99,16 @@ func (op Operation) Codes() []api.Code {
 	return slices.Compact(codes)
 }
 
-// StatusOf is a code's status at a path. At the token endpoint proof errors are
-// 400 (RFC 9449 §5, §8); everywhere else they are a 401 with a challenge (§7, §9).
+// StatusOf is a code's status at a path. At the token endpoint what is wrong with
+// a proof or a subject token is 400 (RFC 9449 §5, §8; RFC 6749 §5.2); everywhere
+// else it is a 401 with a challenge (RFC 9449 §7, §9).
 func StatusOf(path string, code api.Code) int {
-	if path != api.PathToken {
-		switch code {
-		case api.UseDPoPNonce, api.InvalidDPoPProof, api.ProofReplayed:
-			return http.StatusUnauthorized
+	switch code {
+	case api.UseDPoPNonce, api.InvalidDPoPProof, api.ProofReplayed, api.InvalidToken:
+		if path == api.PathToken {
+			return http.StatusBadRequest
 		}
+		return http.StatusUnauthorized
 	}
 	return code.Status()
 }

@@ -4,11 +4,10 @@ import (
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/hex"
-	"math/big"
+	"encoding/json"
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -33,13 +32,34 @@ func newBound(t *testing.T) *bound {
 	t.Helper()
 	b := &bound{h: authoritytest.New(t), key: newRaw(t)}
 	b.key.prepare(b.h, "POST", api.PathToken, "")
+	b.token = b.boot(b.key)
+	return b
+}
+
+// component is a request for a component capability, with the proof that k has prepared.
+func (b *bound) component(k *raw) *http.Request {
 	r := b.h.Request("POST", api.PathToken, "application/x-www-form-urlencoded",
 		[]byte(authoritytest.ComponentForm(authoritytest.GuardName, b.h.Assertion(authoritytest.GuardClaim)).Encode()))
-	r.Header.Set(api.HeaderProof, b.key.compact())
+	r.Header.Set(api.HeaderProof, k.compact())
+	return r
+}
+
+func (b *bound) boot(k *raw) capability.Token {
 	var out api.TokenResponse
-	b.h.Into(b.h.Send(r), &out)
-	b.token = capability.Token(out.AccessToken)
-	return b
+	b.h.Into(b.h.Send(b.component(k)), &out)
+	return capability.Token(out.AccessToken)
+}
+
+// refused sends what must be refused with this status and code, and must leave nothing consumed.
+func (b *bound) refused(t *testing.T, r *http.Request, status int, code api.Code) authoritytest.Answer {
+	t.Helper()
+	before := b.h.Consumed()
+	a := b.h.Send(r)
+	assert.Equal(t, status, a.Status, string(a.Body))
+	assert.Equal(t, code, a.Problem().Code)
+	assertAnswer(t, a)
+	assert.Equal(t, before, b.h.Consumed(), "a refused request has consumed something")
+	return a
 }
 
 // request is a correct request for one nonce.
@@ -62,18 +82,17 @@ func (b *bound) changed(change func(r *raw)) *http.Request {
 	return b.with(r.compact())
 }
 
-// TestDPoPBinding runs the cases of sections A, F, G and H that need a request, a token or two of them.
-func TestDPoPBinding(t *testing.T) {
-	t.Parallel()
-	b := newBound(t)
-	h := b.h
-	thief := newRaw(t)
-	for _, c := range []struct {
-		number, name string
-		request      func() *http.Request
-		status       int
-		code         api.Code
-	}{
+// boundCase is a case of sections A, F, G or H that needs a request, a token or two of them.
+type boundCase struct {
+	number, name string
+	request      func() *http.Request
+	status       int
+	code         api.Code
+}
+
+func (b *bound) cases(t *testing.T) []boundCase {
+	h, thief := b.h, newRaw(t)
+	return []boundCase{
 		{"1", "a bound token without a proof", func() *http.Request { r := b.request(); r.Header.Del("DPoP"); return r }, 401, api.InvalidDPoPProof},
 		{"2", "the token endpoint without a proof", func() *http.Request {
 			return h.Request("POST", api.PathToken, "application/x-www-form-urlencoded", []byte(authoritytest.ComponentForm("ledger", "x").Encode()))
@@ -109,6 +128,11 @@ func TestDPoPBinding(t *testing.T) {
 			r.Header.Del("DPoP")
 			return r
 		}, 401, api.InvalidToken},
+		{"10", "under BEARER, with a proof", func() *http.Request {
+			r := b.request()
+			r.Header.Set("Authorization", "BEARER "+b.token.Reveal())
+			return r
+		}, 401, api.InvalidToken},
 		{"11", "the scheme spelled dPoP", func() *http.Request {
 			r := b.request()
 			r.Header.Set("Authorization", "dPoP "+b.token.Reveal())
@@ -119,17 +143,22 @@ func TestDPoPBinding(t *testing.T) {
 			r.Header.Add("Authorization", "Bearer "+b.token.Reveal())
 			return r
 		}, 400, api.InvalidRequest},
-		{"13, 14", "a token without cnf", func() *http.Request {
+		{"12", "DPoP twice", func() *http.Request {
 			r := b.request()
-			r.Header.Set("Authorization", "DPoP "+h.Assertion(authoritytest.GuardClaim))
+			r.Header.Add("Authorization", r.Header.Get("Authorization"))
 			return r
-		}, 401, api.InvalidToken},
+		}, 400, api.InvalidRequest},
 		{"15", "the token in the query", func() *http.Request {
 			r := b.request()
 			r.URL.RawQuery = url.Values{"access_token": {b.token.Reveal()}}.Encode()
 			r.Header.Del("Authorization")
 			return r
-		}, 401, api.InvalidToken},
+		}, 400, api.InvalidRequest},
+		{"15", "a token in the header and one in the query", func() *http.Request {
+			r := b.request()
+			r.URL.RawQuery = url.Values{"access_token": {b.token.Reveal()}}.Encode()
+			return r
+		}, 400, api.InvalidRequest},
 		{"55", "a method override", func() *http.Request {
 			r := b.changed(func(r *raw) { r.payload["htm"] = "PUT" })
 			r.Header.Set("X-HTTP-Method-Override", "PUT")
@@ -141,6 +170,10 @@ func TestDPoPBinding(t *testing.T) {
 			r.Header.Set("X-Forwarded-Host", "evil.example")
 			return r
 		}, 401, api.InvalidDPoPProof},
+		{"73", "ath at the token endpoint, where it is ignored", func() *http.Request {
+			b.key.prepare(h, "POST", api.PathToken, b.token)
+			return b.component(b.key)
+		}, 200, ""},
 		{"71", "ath missing", func() *http.Request { return b.changed(unset(inPayload, "ath")) }, 401, api.InvalidDPoPProof},
 		{"72", "ath of another token", func() *http.Request { return b.changed(set(inPayload, "ath", b64(make([]byte, 32)))) }, 401, api.InvalidDPoPProof},
 		{"72", "ath in hex", func() *http.Request {
@@ -186,158 +219,78 @@ func TestDPoPBinding(t *testing.T) {
 			require.NoError(t, err)
 			return b.changed(set(inPayload, "nonce", other.Nonces().Mint(h.URL)))
 		}, 200, ""},
-	} {
+	}
+}
+
+// TestDPoPBinding sends each of them: what is refused leaves nothing consumed.
+func TestDPoPBinding(t *testing.T) {
+	t.Parallel()
+	b := newBound(t)
+	h := b.h
+	for _, c := range append(b.cases(t), b.tokens(t)...) {
 		t.Run(c.number+" "+c.name, func(t *testing.T) {
 			request := c.request()
 			before := h.Consumed()
 			a := h.Send(request)
 			assert.Equal(t, c.status, a.Status, string(a.Body))
+			assertAnswer(t, a)
 			if c.status == http.StatusOK {
 				return
 			}
 			assert.Equal(t, c.code, a.Problem().Code)
-			assertAnswer(t, a)
 			assert.Equal(t, before, h.Consumed(), "a refused request has consumed something")
 		})
 	}
 	assert.Equal(t, http.StatusOK, h.Send(b.request()).Status, "case 108")
 }
 
-// Section H: one proof is good once, at every replica, whatever is done to its spelling.
-func TestDPoPReplay(t *testing.T) {
-	t.Parallel()
-	b := newBound(t)
-	h := b.h
-
-	t.Run("89 twice", func(t *testing.T) {
-		r := b.request()
-		proof := r.Header.Get("DPoP")
-		require.Equal(t, http.StatusOK, h.Send(r).Status)
-		a := h.Send(b.with(proof))
-		assert.Equal(t, http.StatusUnauthorized, a.Status)
-		assert.Equal(t, api.ProofReplayed, a.Problem().Code)
-	})
-	t.Run("50, 98 with another signature of the same key", func(t *testing.T) {
-		r := b.request()
-		proof := r.Header.Get("DPoP")
-		require.Equal(t, http.StatusOK, h.Send(r).Status)
-		again := *b.key
-		assert.Equal(t, api.ProofReplayed, h.Send(b.with(again.compact())).Problem().Code, "signed anew")
-		last := strings.LastIndex(proof, ".")
-		sig, err := rawURL(proof[last+1:])
-		require.NoError(t, err)
-		s := new(big.Int).Sub(order, new(big.Int).SetBytes(sig[32:]))
-		assert.Equal(t, api.ProofReplayed, h.Send(b.with(proof[:last+1]+b64(append(sig[:32:32], pad(s)...)))).Problem().Code, "n-s")
-	})
-	t.Run("94 the same jti for another URI", func(t *testing.T) {
-		r := b.request()
-		require.Equal(t, http.StatusOK, h.Send(r).Status)
-		b.key.payload["htu"], b.key.payload["htm"] = h.URL+api.PathUnsettled, "GET"
-		other := h.Request("GET", api.PathUnsettled, "", nil)
-		other.Header.Set("Authorization", "DPoP "+b.token.Reveal())
-		other.Header.Set("DPoP", b.key.compact())
-		assert.Equal(t, api.ProofReplayed, h.Send(other).Problem().Code)
-	})
-	t.Run("83 the same nonce, another jti; P29 the same jti under a nonce of another minute", func(t *testing.T) {
-		first := b.request()
-		nonce, jti := b.key.payload["nonce"], b.key.payload["jti"]
-		require.Equal(t, http.StatusOK, h.Send(first).Status)
-		assert.Equal(t, http.StatusOK, h.Send(b.changed(set(inPayload, "nonce", nonce))).Status)
-		a := h.Send(b.changed(func(r *raw) { r.payload["jti"], r.payload["nonce"] = jti, nonceOf(t, h, 61*time.Second) }))
-		assert.Equal(t, http.StatusOK, a.Status, string(a.Body))
-	})
-	t.Run("90, 91 many copies to two replicas", func(t *testing.T) {
-		bundle, err := keys.Open(h.KeysDir, h.Identity)
-		require.NoError(t, err)
-		second, _, _ := h.Replica(bundle)
-		r := b.request()
-		proof := r.Header.Get("DPoP")
-		var won, lost int
-		var lock sync.Mutex
-		var all sync.WaitGroup
-		for i := range 16 {
-			all.Go(func() {
-				var ok bool
-				if i%2 == 0 {
-					ok = h.Send(b.with(proof)).Status == http.StatusOK
-				} else {
-					_, err := second.Nonces(t.Context(), callOf(h, proof), b.token, 1)
-					ok = err == nil
-				}
-				lock.Lock()
-				defer lock.Unlock()
-				if ok {
-					won++
-				} else {
-					lost++
-				}
-			})
-		}
-		all.Wait()
-		assert.Equal(t, 1, won)
-		assert.Equal(t, 15, lost)
-	})
-	t.Run("93 the same jti with another key", func(t *testing.T) {
-		r := b.request()
-		require.Equal(t, http.StatusOK, h.Send(r).Status)
-		jti := b.key.payload["jti"]
-		other := newRaw(t)
-		other.prepare(h, "POST", api.PathToken, "")
-		other.payload["jti"] = jti
-		request := h.Request("POST", api.PathToken, "application/x-www-form-urlencoded",
-			[]byte(authoritytest.ComponentForm(authoritytest.GuardName, h.Assertion(authoritytest.GuardClaim)).Encode()))
-		request.Header.Set("DPoP", other.compact())
-		var out api.TokenResponse
-		h.Into(h.Send(request), &out)
-		b.key, b.token = other, capability.Token(out.AccessToken)
-	})
-	t.Run("95 an invalid proof does not burn a victim's jti", func(t *testing.T) {
-		good := b.request()
-		jti, nonce := b.key.payload["jti"], b.key.payload["nonce"]
-		thief := newRaw(t)
-		thief.prepare(h, "POST", api.PathNonces, b.token)
-		thief.payload["jti"], thief.payload["nonce"] = jti, nonce
-		assert.Equal(t, http.StatusUnauthorized, h.Send(b.with(thief.compact())).Status)
-		assert.Equal(t, http.StatusOK, h.Send(good).Status)
-	})
-	t.Run("78 a challenge spends nothing: the same assertion and jti with the nonce", func(t *testing.T) {
-		k := newRaw(t)
-		assertion := h.Assertion(authoritytest.GuardClaim)
-		send := func() authoritytest.Answer {
-			r := h.Request("POST", api.PathToken, "application/x-www-form-urlencoded", []byte(authoritytest.ComponentForm(authoritytest.GuardName, assertion).Encode()))
-			r.Header.Set("DPoP", k.compact())
-			return h.Send(r)
-		}
-		k.prepare(h, "POST", api.PathToken, "")
-		delete(k.payload, "nonce")
-		a := send()
-		require.Equal(t, api.UseDPoPNonce, a.Problem().Code)
-		assert.Equal(t, http.StatusBadRequest, a.Status)
-		k.payload["nonce"] = a.Header.Get("DPoP-Nonce")
-		assert.Equal(t, http.StatusOK, send().Status)
-	})
-}
-
-// nonceOf is a nonce that a replica minted a while ago.
-func nonceOf(t *testing.T, h *authoritytest.House, ago time.Duration) string {
-	t.Helper()
-	replica, err := keys.Open(h.KeysDir, h.Identity)
-	require.NoError(t, err)
-	nonces := replica.Nonces()
-	nonces.Now = func() time.Time { return time.Now().Add(-ago) }
-	return nonces.Mint(h.URL)
-}
-
-// Cases 73, 99-103, 106, 107 have no endpoint here; the tests assert their absence.
-func TestAbsentEndpoints(t *testing.T) {
-	t.Parallel()
-	h := authoritytest.Bare(t)
-	for _, path := range []string{"/v1/par", "/par", "/v1/introspect", "/introspect", "/v1/revoke", "/revoke", "/authorize", "/v1/authorize"} {
-		a := h.Send(h.Request("POST", path, "application/x-www-form-urlencoded", []byte("token=x")))
-		assert.Equal(t, http.StatusNotFound, a.Status, path)
-		assert.Equal(t, api.NotFound, a.Problem().Code)
+// parts are the header and the claims of a token.
+func parts(token capability.Token) (header, claims map[string]any) {
+	for i, into := range []*map[string]any{&header, &claims} {
+		out, _ := rawURL(strings.Split(token.Reveal(), ".")[i])
+		_ = json.Unmarshal(out, into)
 	}
-	form := url.Values{"grant_type": {"refresh_token"}, "refresh_token": {"x"}}
-	r := h.Form(h.Key(), form)
-	assert.Equal(t, api.UnsupportedGrantType, h.Send(r).Problem().Code)
+	return header, claims
+}
+
+// forged is a token that the authority's own key has signed, although it would never issue it.
+func (b *bound) forged(t *testing.T, change func(header, claims map[string]any)) string {
+	t.Helper()
+	header, claims := parts(b.token)
+	change(header, claims)
+	signed := b64([]byte(text(header))) + "." + b64([]byte(text(claims)))
+	sig, err := b.h.Bundle.Signer().SignES256(sha256.Sum256([]byte(signed)))
+	require.NoError(t, err)
+	return signed + "." + b64(sig[:])
+}
+
+// tokens are the cases of a good proof with a token that is not good, 13, 14, 75 to 77, and the good one first.
+func (b *bound) tokens(t *testing.T) (all []boundCase) {
+	add := func(number, name, scheme string, status int, code api.Code, change func(header, claims map[string]any)) {
+		all = append(all, boundCase{number, name, func() *http.Request {
+			token := b.forged(t, change)
+			b.key.prepare(b.h, "POST", api.PathNonces, capability.Token(token))
+			r := b.with(b.key.compact())
+			r.Header.Set("Authorization", scheme+" "+token)
+			return r
+		}, status, code})
+	}
+	add("77", "the same token signed anew", "DPoP", 200, "", func(_, _ map[string]any) {})
+	add("13", "a token without cnf", "DPoP", 401, api.InvalidToken, func(_, claims map[string]any) { delete(claims, "cnf") })
+	add("14", "an unbound token under Bearer, with a proof", "Bearer", 401, api.InvalidToken, func(_, claims map[string]any) { delete(claims, "cnf") })
+	for name, cnf := range map[string]any{"empty": map[string]any{}, "null": nil, "a string": "x", "an array": []any{"x"}, "with an empty jkt": map[string]any{"jkt": ""},
+		"with a number": map[string]any{"jkt": 1}, "of a certificate only": map[string]any{"x5t#S256": strings.Repeat("A", 43)}} {
+		add("75", "cnf "+name, "DPoP", 401, api.InvalidToken, func(_, claims map[string]any) { claims["cnf"] = cnf })
+	}
+	add("76", "jkt and x5t#S256, where no certificate is known", "DPoP", 401, api.InvalidToken, func(_, claims map[string]any) {
+		claims["cnf"].(map[string]any)["x5t#S256"] = strings.Repeat("A", 43)
+	})
+	add("77", "expired", "DPoP", 401, api.InvalidToken, func(_, claims map[string]any) {
+		claims["iat"], claims["exp"] = time.Now().Unix()-400, time.Now().Unix()-100
+	})
+	add("77", "of another audience", "DPoP", 401, api.InvalidToken, func(_, claims map[string]any) { claims["aud"] = authoritytest.GuardURI })
+	add("77", "of another issuer", "DPoP", 401, api.InvalidToken, func(_, claims map[string]any) { claims["iss"] = "https://elsewhere.example" })
+	add("77", "of another typ", "DPoP", 401, api.InvalidToken, func(header, _ map[string]any) { header["typ"] = "JWT" })
+	add("77", "of another kind", "DPoP", 401, api.InvalidToken, func(_, claims map[string]any) { claims["cap"] = "run" })
+	return all
 }

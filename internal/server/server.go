@@ -188,6 +188,9 @@ func (s *Server) call(r *http.Request) (authority.Call, error) {
 
 // bearer is the capability of a /v1 call. Without one there is nothing to say but the challenge.
 func (s *Server) bearer(r *http.Request) (authority.Call, capability.Token, error) {
+	if r.URL.Query().Has("access_token") { // a second way to send one, or the only one and into every log (RFC 6750 §2, §5.3)
+		return authority.Call{}, "", api.Refusef(api.InvalidRequest, "Send the capability in one Authorization header, and nowhere else.")
+	}
 	token, err := capability.HeaderToken(r.Header)
 	if err != nil {
 		return authority.Call{}, "", authority.ProofRefusal(err)
