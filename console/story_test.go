@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nightwarrant/nightwarrant/internal/demo"
+	"github.com/nightwarrant/nightwarrant/internal/testbinary"
 )
 
 // stack is what `nightwarrant dev` keeps up: processes of their own, with workers and guards.
@@ -54,9 +55,7 @@ func newStack(t *testing.T) *stack {
 	dir, err := os.MkdirTemp("/var/tmp", "nightwarrant-pages-")
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o711)) //nolint:gosec // PostgreSQL runs as another account
-	s := &stack{dir: dir, binary: filepath.Join(dir, "nightwarrant")}
-	built, err := exec.Command("go", "build", "-o", s.binary, "github.com/nightwarrant/nightwarrant/cmd/nightwarrant").CombinedOutput()
-	require.NoError(t, err, string(built))
+	s := &stack{dir: dir, binary: testbinary.Nightwarrant(t)}
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	var out said
 	done := make(chan error, 1)

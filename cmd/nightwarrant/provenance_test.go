@@ -26,6 +26,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/internal/config"
 	"github.com/nightwarrant/nightwarrant/internal/fips"
+	"github.com/nightwarrant/nightwarrant/internal/testbinary"
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
 	"github.com/nightwarrant/nightwarrant/keys"
 	"github.com/nightwarrant/nightwarrant/keys/keyhost"
@@ -194,14 +195,9 @@ func newSoftToken(t testing.TB) *softToken {
 		}
 		t.Skip("SoftHSM2 and opensc are not installed")
 	}
-	s := &softToken{t: t, dir: t.TempDir()}
+	s := &softToken{t: t, dir: t.TempDir(), binary: testbinary.Keyhost(t)}
 	require.NoError(t, os.Mkdir(filepath.Join(s.dir, "tokens"), 0o700))
 	write(t, s.dir, "softhsm2.conf", "directories.tokendir = "+filepath.Join(s.dir, "tokens")+"\nlog.level = ERROR\n")
-	s.binary = filepath.Join(s.dir, "keyhost")
-	build := exec.Command("go", "build", "-o", s.binary, "../nightwarrant-keyhost")
-	build.Env = append(os.Environ(), "CGO_ENABLED=1")
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, string(out))
 	s.run("softhsm2-util", "--init-token", "--free", "--label", "night", "--pin", "123456", "--so-pin", "12345678")
 	tool := []string{"--module", library, "--token-label", "night", "--login", "--pin", "123456"}
 	s.run("pkcs11-tool", append(tool, "--keypairgen", "--key-type", "EC:prime256v1", "--id", "01", "--usage-sign", "--sensitive")...)

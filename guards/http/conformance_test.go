@@ -8,6 +8,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/guards/guardtest"
 	"github.com/nightwarrant/nightwarrant/guards/internal/processtest"
+	"github.com/nightwarrant/nightwarrant/internal/testbinary"
 )
 
 const conformanceFile = `kind: http
@@ -48,7 +49,7 @@ func TestConformance(t *testing.T) {
 	}))
 	file := fmt.Sprintf(conformanceFile, books.URL, hostOf(t, books.URL))
 	guardtest.Run(t, guardtest.Guard{
-		Start: processtest.Program{Binary: processtest.Build(t), File: file, Journal: true, Env: []string{"BOOK_KEY=" + hush}}.Start,
+		Start: processtest.Program{Binary: testbinary.Nightwarrant(t), File: file, Journal: true, Env: []string{"BOOK_KEY=" + hush}}.Start,
 		Effect: func(n int) guardtest.Effect {
 			return guardtest.Effect{Action: "entry.create", Resource: books.URL + "/books/b-1", Amount: 25, Currency: "EUR",
 				Parameters: json.RawMessage(fmt.Sprintf(`{"book":"b-1","cents":25,"text":"effect-%d"}`, n))}

@@ -10,6 +10,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/guards/guardtest"
 	"github.com/nightwarrant/nightwarrant/guards/internal/processtest"
 	"github.com/nightwarrant/nightwarrant/internal/modelserver"
+	"github.com/nightwarrant/nightwarrant/internal/testbinary"
 )
 
 const conformanceFile = `kind: model
@@ -25,7 +26,7 @@ timeout: 10s
 func TestConformance(t *testing.T) {
 	provider := processtest.NewUpstream(t, modelserver.New(modelserver.Config{Key: key, Models: []string{little}}))
 	guardtest.Run(t, guardtest.Guard{
-		Start:   processtest.Program{Binary: processtest.Build(t), File: fmt.Sprintf(conformanceFile, provider.URL), Journal: true, Env: []string{"MODEL_KEY=" + key}}.Start,
+		Start:   processtest.Program{Binary: testbinary.Nightwarrant(t), File: fmt.Sprintf(conformanceFile, provider.URL), Journal: true, Env: []string{"MODEL_KEY=" + key}}.Start,
 		Effect:  func(n int) guardtest.Effect { return modelEffect(t, provider.URL+"/v1", n) },
 		Applied: provider.Applied, HoldBefore: provider.HoldBefore, HoldAfter: provider.HoldAfter, Secrets: []string{key},
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/guards/guardtest"
 	"github.com/nightwarrant/nightwarrant/guards/internal/processtest"
+	"github.com/nightwarrant/nightwarrant/internal/testbinary"
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
 )
 
@@ -25,7 +26,7 @@ func TestConformance(t *testing.T) {
 	db := teststack.DurableCluster(t)
 	s := shop{prepare(t, db), db.Pool(t, teststack.Superuser)}
 	guardtest.Run(t, guardtest.Guard{
-		Start: processtest.Program{Binary: processtest.Build(t), File: conformanceFile, Env: []string{"NIGHTWARRANT_DATABASE_URL=" + s.url}}.Start,
+		Start: processtest.Program{Binary: testbinary.Nightwarrant(t), File: conformanceFile, Env: []string{"NIGHTWARRANT_DATABASE_URL=" + s.url}}.Start,
 		Effect: func(n int) guardtest.Effect {
 			return guardtest.Effect{Action: "row.append", Resource: "table:orders",
 				Parameters: json.RawMessage(fmt.Sprintf(`{"table":"orders","values":{"id":"%d","paid":true}}`, n))}

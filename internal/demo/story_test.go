@@ -21,6 +21,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/demo"
 	"github.com/nightwarrant/nightwarrant/internal/leaks"
 	"github.com/nightwarrant/nightwarrant/internal/localstack"
+	"github.com/nightwarrant/nightwarrant/internal/testbinary"
 	"github.com/nightwarrant/nightwarrant/internal/tripwire"
 	"github.com/nightwarrant/nightwarrant/scheduler/notify"
 )
@@ -39,9 +40,7 @@ func TestTheWholeStory(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o711)) //nolint:gosec // PostgreSQL runs as another account
-	binary := filepath.Join(dir, "nightwarrant")
-	out, err := exec.Command("go", "build", "-o", binary, "github.com/nightwarrant/nightwarrant/cmd/nightwarrant").CombinedOutput()
-	require.NoError(t, err, string(out))
+	binary := testbinary.Nightwarrant(t)
 
 	ctx, cancel := context.WithTimeout(context.Background(), 9*time.Minute)
 	defer cancel()

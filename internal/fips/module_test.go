@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/nightwarrant/nightwarrant/internal/testbinary"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -70,8 +72,8 @@ func TestBuilds(t *testing.T) {
 	} {
 		binary := filepath.Join(dir, c.gofips140)
 		if _, err := os.Stat(binary); err != nil {
-			build := exec.Command("go", "build", "-o", binary, "./testdata/running")
-			build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFIPS140="+c.gofips140)
+			build := testbinary.Go(t.Context(), "build", "-o", binary, "./testdata/running")
+			build.Env = append(build.Env, "GOFIPS140="+c.gofips140)
 			out, err := build.CombinedOutput()
 			require.NoError(t, err, string(out))
 		}

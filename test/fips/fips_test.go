@@ -18,6 +18,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/nightwarrant/nightwarrant/internal/testbinary"
 )
 
 const library = "/usr/lib/softhsm/libsofthsm2.so"
@@ -31,8 +33,8 @@ func modules() []string {
 func built(t *testing.T, dir, module, tags, program string, cgo string) string {
 	t.Helper()
 	out := filepath.Join(dir, program+"-"+module+"-"+cmp.Or(tags, "shipped"))
-	c := exec.Command("go", "build", "-trimpath", "-tags", tags, "-o", out, "github.com/nightwarrant/nightwarrant/cmd/"+program)
-	c.Env = append(os.Environ(), "GOFIPS140="+module, "CGO_ENABLED="+cgo)
+	c := testbinary.Go(t.Context(), "build", "-tags", tags, "-o", out, "github.com/nightwarrant/nightwarrant/cmd/"+program)
+	c.Env = append(c.Env, "GOFIPS140="+module, "CGO_ENABLED="+cgo)
 	text, err := c.CombinedOutput()
 	require.NoError(t, err, string(text))
 	return out

@@ -22,6 +22,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/demo"
 	"github.com/nightwarrant/nightwarrant/internal/dev"
 	"github.com/nightwarrant/nightwarrant/internal/localstack"
+	"github.com/nightwarrant/nightwarrant/internal/testbinary"
 	"github.com/nightwarrant/nightwarrant/keys"
 )
 
@@ -93,9 +94,7 @@ func newHouse(t *testing.T) *house {
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o711)) //nolint:gosec // PostgreSQL runs as another account
-	h := &house{t: t, dir: dir, binary: filepath.Join(dir, "nightwarrant")}
-	out, err := exec.Command("go", "build", "-o", h.binary, "github.com/nightwarrant/nightwarrant/cmd/nightwarrant").CombinedOutput()
-	require.NoError(t, err, string(out))
+	h := &house{t: t, dir: dir, binary: testbinary.Nightwarrant(t)}
 	private := func(string) string { return "" } // servers of its own, whatever the environment names
 	h.Stack, err = demo.New(demo.Options{Binary: h.binary, Dir: dir, Env: private, Lease: 30 * time.Second})
 	require.NoError(t, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nightwarrant/nightwarrant/internal/dev"
+	"github.com/nightwarrant/nightwarrant/internal/testbinary"
 )
 
 var block = regexp.MustCompile("(?ms)^```(sh|js)( [a-z.]+)?\n(.*?)^```$")
@@ -85,7 +86,7 @@ func compile(t *testing.T, name, text, dir string) {
 	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, name): source}})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(overlay, replace, 0o600))
-	c := exec.CommandContext(t.Context(), "go", "build", "-overlay", overlay, "-o", filepath.Join(dir, "program"), "./"+filepath.Dir(name)) //nolint:gosec // the page's own program
+	c := testbinary.Go(t.Context(), "build", "-overlay", overlay, "-o", filepath.Join(dir, "program"), "./"+filepath.Dir(name))
 	c.Dir = root
 	out, err := c.CombinedOutput()
 	require.NoError(t, err, string(out))

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nightwarrant/nightwarrant/internal/demo"
+	"github.com/nightwarrant/nightwarrant/internal/testbinary"
 	"github.com/nightwarrant/nightwarrant/internal/tripwire"
 )
 
@@ -85,8 +86,8 @@ func TestTripwire(t *testing.T) {
 func built(t *testing.T, dir string, flags ...string) string {
 	t.Helper()
 	binary := filepath.Join(dir, "nightwarrant")
-	c := exec.Command("go", append(append([]string{"build", "-o", binary}, flags...), "./cmd/nightwarrant")...)
-	c.Dir, c.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	c := testbinary.Go(t.Context(), "build", append(append([]string{"-o", binary}, flags...), "./cmd/nightwarrant")...)
+	c.Dir = root
 	out, err := c.CombinedOutput()
 	require.NoError(t, err, string(out))
 	return binary

@@ -6,9 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"testing"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/nightwarrant/nightwarrant/guards/guardtest"
 )
@@ -19,15 +16,6 @@ type Program struct {
 	File    string   // what its kind adds to the configuration of every guard
 	Journal bool     // it keeps a journal, which is made before its first start
 	Env     []string // that the process sees, and nothing else of our environment
-}
-
-// Build builds the program and returns its path.
-func Build(t *testing.T) string {
-	t.Helper()
-	binary := filepath.Join(t.TempDir(), "nightwarrant")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/nightwarrant/nightwarrant/cmd/nightwarrant").CombinedOutput()
-	require.NoError(t, err, string(out))
-	return binary
 }
 
 // Start is guardtest.Guard.Start.

@@ -1,0 +1,5 @@
+//go:build !race
+
+package testbinary
+
+var race []string
