@@ -3,7 +3,6 @@ package audit_test
 import (
 	"bufio"
 	"bytes"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -23,6 +22,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/nightwarrant/nightwarrant/authority/audit"
+	"github.com/nightwarrant/nightwarrant/authority/audit/audittest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,28 +32,10 @@ const origin = "nightwarrant/audit/test"
 // exported is when bundles of these tests were, long after every checkpoint.
 var exported = time.Date(2026, 11, 30, 10, 0, 0, 0, time.UTC)
 
-type key struct {
-	note.Signer
-	note.Verifier
-}
-
-func (k key) Name() string    { return k.Verifier.Name() }
-func (k key) KeyHash() uint32 { return k.Verifier.KeyHash() }
-
-func newKey(t require.TestingT, name string) key {
-	secret, public, err := note.GenerateKey(rand.Reader, name)
-	require.NoError(t, err)
-	signer, err := note.NewSigner(secret)
-	require.NoError(t, err)
-	verifier, err := note.NewVerifier(public)
-	require.NoError(t, err)
-	return key{signer, verifier}
-}
-
 // log is a log of n records with a checkpoint after each ten.
 type log struct {
 	t           require.TestingT
-	key         key
+	key         audittest.Key
 	witness     *audit.Cosigner
 	records     []audit.Record
 	checkpoints [][]byte
@@ -65,7 +47,7 @@ type log struct {
 }
 
 func newLog(t require.TestingT, n int) *log {
-	l := &log{t: t, key: newKey(t, origin), witness: newWitness(t), incarnation: 1, start: time.Date(2026, 11, 29, 10, 0, 0, 0, time.UTC)}
+	l := &log{t: t, key: audittest.NewKey(t, origin), witness: newWitness(t), incarnation: 1, start: time.Date(2026, 11, 29, 10, 0, 0, 0, time.UTC)}
 	l.grow("record", n)
 	if n%10 > 0 {
 		l.keep()
@@ -122,7 +104,7 @@ func (l *log) checkpoint() audit.Checkpoint {
 	return audit.Checkpoint{Origin: origin, Size: l.tree.Size(), Root: l.tree.Root(), At: at, Incarnation: l.incarnation, Epoch: 1, Resumed: l.resumed}
 }
 
-func (l *log) sign(by key) []byte {
+func (l *log) sign(by audittest.Key) []byte {
 	c := l.checkpoint()
 	c.Origin = by.Name()
 	signed, err := audit.Sign(c, by.Signer)
@@ -235,10 +217,10 @@ func TestTamper(t *testing.T) {
 			l.checkpoints = append(l.checkpoints, other.checkpoints...)
 		}, false, audit.Forked, 10},
 		"swapped checkpoint": {func(l *log) {
-			l.checkpoints[2] = l.sign(newKey(l.t, origin))
+			l.checkpoints[2] = l.sign(audittest.NewKey(l.t, origin))
 		}, false, audit.SwappedCheckpoint, 0},
 		"checkpoint of another log": {func(l *log) {
-			l.checkpoints[2] = l.sign(newKey(l.t, "nightwarrant/audit/other"))
+			l.checkpoints[2] = l.sign(audittest.NewKey(l.t, "nightwarrant/audit/other"))
 		}, false, audit.SwappedCheckpoint, 0},
 		"checkpoint with another root": {func(l *log) {
 			l.checkpoints[2] = bytes.Replace(l.checkpoints[2], []byte("\n30\n"), []byte("\n29\n"), 1)
@@ -485,7 +467,7 @@ func TestProof(t *testing.T) {
 		p.Body = string(l.records[leaf].Body)
 		require.NoError(t, p.Check(l.key.Verifier))
 
-		require.Error(t, p.Check(newKey(t, origin).Verifier), "another key")
+		require.Error(t, p.Check(audittest.NewKey(t, origin).Verifier), "another key")
 		for name, spoil := range map[string]func(*audit.Proof){
 			"another record": func(p *audit.Proof) { p.Leaf++ },
 			"another body":   func(p *audit.Proof) { p.Body += " " },
@@ -502,7 +484,7 @@ func TestProof(t *testing.T) {
 	require.Error(t, err)
 	_, err = b.Prove(-1, l.key.Verifier)
 	require.Error(t, err)
-	_, err = b.Prove(0, newKey(t, origin).Verifier)
+	_, err = b.Prove(0, audittest.NewKey(t, origin).Verifier)
 	require.Error(t, err)
 }
 

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/nightwarrant/nightwarrant/authority/audit"
+	"github.com/nightwarrant/nightwarrant/authority/audit/audittest"
 )
 
 // cut is the log's bundle without its first records, of which the edge of a tree is told.
@@ -190,7 +191,7 @@ func TestDisclosures(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := &log{t: t, key: newKey(t, origin), incarnation: 1}
+			l := &log{t: t, key: audittest.NewKey(t, origin), incarnation: 1}
 			r := audit.Record{Body: c.body, Digest: sha256.Sum256(c.body), Disclosures: c.disclosures}
 			l.records = append(l.records, r)
 			l.tree.Append(r.Digest)

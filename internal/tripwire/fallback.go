@@ -115,20 +115,17 @@ func (t *tripwire) storedMember(ctx context.Context, h *hold) (string, error) {
 
 // changed is a token with a claim that its issuer has not signed.
 func changed(token, claim string, value any) (string, error) {
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
-		return "", errNoJWT
-	}
-	text, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return "", errNoJWT
-	}
 	var all map[string]any
-	if err := json.Unmarshal(text, &all); err != nil {
+	parts, err := read(token, &all)
+	if err != nil {
+		return "", err
+	}
+	if all == nil { // null
 		return "", errNoJWT
 	}
 	all[claim] = value
-	if text, err = json.Marshal(all); err != nil {
+	text, err := json.Marshal(all)
+	if err != nil {
 		return "", err
 	}
 	parts[1] = base64.RawURLEncoding.EncodeToString(text)

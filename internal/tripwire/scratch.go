@@ -107,15 +107,21 @@ type claims struct {
 var errNoJWT = errors.New("a token is no JWT")
 
 func claimsOf(token string) (c claims, err error) {
-	parts := strings.Split(token, ".")
+	_, err = read(token, &c)
+	return c, err
+}
+
+// read reads what a token says, whoever has signed it, and returns its three parts.
+func read(token string, claims any) (parts []string, err error) {
+	parts = strings.Split(token, ".")
 	if len(parts) != 3 {
-		return c, errNoJWT
+		return nil, errNoJWT
 	}
 	text, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return c, errNoJWT
+	if err != nil || json.Unmarshal(text, claims) != nil {
+		return nil, errNoJWT
 	}
-	return c, json.Unmarshal(text, &c)
+	return parts, nil
 }
 
 // begin registers what the audit needs and has its member say yes.

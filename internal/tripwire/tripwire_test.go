@@ -131,6 +131,8 @@ func TestForgedTokens(t *testing.T) {
 		_, err = claimsOf(bad)
 		require.Error(t, err, bad)
 	}
+	_, err = changed("a.bnVsbA.c", "sub", "x")
+	require.Error(t, err, "nothing that claims could be in")
 	_, err = resigned("a.b", key)
 	require.Error(t, err)
 }

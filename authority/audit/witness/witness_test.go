@@ -23,6 +23,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/nightwarrant/nightwarrant/authority/audit"
+	"github.com/nightwarrant/nightwarrant/authority/audit/audittest"
 	"github.com/nightwarrant/nightwarrant/authority/audit/witness"
 )
 
@@ -30,28 +31,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const origin = "nightwarrant/audit/test"
 
-type key struct {
-	note.Signer
-	note.Verifier
-}
-
-func (k key) Name() string    { return k.Verifier.Name() }
-func (k key) KeyHash() uint32 { return k.Verifier.KeyHash() }
-
-func newKey(t *testing.T, name string) key {
-	secret, public, err := note.GenerateKey(rand.Reader, name)
-	require.NoError(t, err)
-	signer, err := note.NewSigner(secret)
-	require.NoError(t, err)
-	verifier, err := note.NewVerifier(public)
-	require.NoError(t, err)
-	return key{signer, verifier}
-}
-
 // log is a log that a client has.
 type log struct {
 	*testing.T
-	key     key
+	key     audittest.Key
 	records []audit.Digest
 	resumed audit.Resumption
 	made    []audit.Cosignature
@@ -106,7 +89,7 @@ func newHouse(t *testing.T) *house {
 	t.Parallel()
 	secret, public, err := audit.GenerateCosigner("witness.example/w1")
 	require.NoError(t, err)
-	h := &house{log: (&log{T: t, key: newKey(t, origin)}).grow("record", 50), secret: secret, public: public, file: filepath.Join(t.TempDir(), "state")}
+	h := &house{log: (&log{T: t, key: audittest.NewKey(t, origin)}).grow("record", 50), secret: secret, public: public, file: filepath.Join(t.TempDir(), "state")}
 	h.open()
 	return h
 }
@@ -195,8 +178,8 @@ func TestAWitnessRefuses(t *testing.T) {
 	before, err := os.ReadFile(h.file)
 	require.NoError(t, err)
 	other := (&log{T: t, key: h.key}).grow("other", 50)
-	foreign := &log{T: t, key: newKey(t, origin), records: h.records}
-	elsewhere, err := audit.Sign(audit.Checkpoint{Origin: "another/log", Root: (&audit.Tree{}).Root()}, newKey(t, "another/log"))
+	foreign := &log{T: t, key: audittest.NewKey(t, origin), records: h.records}
+	elsewhere, err := audit.Sign(audit.Checkpoint{Origin: "another/log", Root: (&audit.Tree{}).Root()}, audittest.NewKey(t, "another/log"))
 	require.NoError(t, err)
 	proof := func(l *log) string {
 		body, _, _ := strings.Cut((&house{log: l}).request(20, 30), "\n\n")
