@@ -103,7 +103,7 @@ func beside(s *server.Server, pages http.Handler) http.Handler {
 	}
 	calls := s.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if roots[rootOf(r.URL.Path)] {
+		if roots[rootOf(r.URL.Path)] || !server.Plain(r.URL.Path) {
 			calls.ServeHTTP(w, r)
 			return
 		}

@@ -508,6 +508,9 @@ func TestBadInput(t *testing.T) {
 		"a long challenge": {400, api.InvalidRequest, func() *http.Request {
 			return h.Request("GET", api.PathReadiness+"?challenge="+strings.Repeat("a", 200), "", nil)
 		}},
+		"two challenges": {400, api.InvalidRequest, func() *http.Request { return h.Request("GET", api.PathReadiness+"?challenge=a&challenge=b", "", nil) }},
+		"a double slash": {404, api.NotFound, func() *http.Request { return h.Request("GET", "/"+api.PathJWKS, "", nil) }},
+		"dot segments":   {404, api.NotFound, func() *http.Request { return h.Request("GET", "/v1/.."+api.PathJWKS, "", nil) }},
 		"a broken cursor": {400, api.InvalidRequest, func() *http.Request {
 			return h.Person(authoritytest.MemberName).Request("GET", api.PathRuns+"?cursor=%2F%2F", "", nil)
 		}},

@@ -164,6 +164,11 @@ func (b *bound) cases(t *testing.T) []boundCase {
 			r.Header.Set("X-HTTP-Method-Override", "PUT")
 			return r
 		}, 401, api.InvalidDPoPProof},
+		{"63", "the request with a double slash: nothing is there, and nothing redirects", func() *http.Request {
+			r := b.changed(func(r *raw) { r.payload["htu"] = h.URL + "/" + api.PathNonces })
+			r.URL.Path = "/" + api.PathNonces
+			return r
+		}, 404, api.NotFound},
 		{"64", "Host and forwarded headers forged to fit the proof", func() *http.Request {
 			r := b.changed(func(r *raw) { r.payload["htu"] = "http://evil.example" + api.PathNonces })
 			r.Host = "evil.example"

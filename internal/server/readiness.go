@@ -17,9 +17,10 @@ func (s *Server) readiness(w http.ResponseWriter, r *http.Request) error {
 	if !s.questions.Allow() {
 		return api.Refuse(api.TooManyRequests)
 	}
-	challenge := r.URL.Query().Get("challenge")
-	if len(challenge) > 128 || !visible(challenge) {
-		return api.Refusef(api.InvalidRequest, "challenge must be at most 128 visible ASCII characters.")
+	query := r.URL.Query()
+	challenge := query.Get("challenge")
+	if len(query["challenge"]) > 1 || len(challenge) > 128 || !visible(challenge) {
+		return api.Refusef(api.InvalidRequest, "challenge must be one of at most 128 visible ASCII characters.")
 	}
 	d, err := s.authority.Readiness(challenge)
 	if err != nil {

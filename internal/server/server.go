@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -86,8 +87,22 @@ func (s *Server) Handler() http.Handler {
 	for path, of := range methods {
 		mux.Handle(path, s.wrap(path, dispatch(of)))
 	}
-	mux.Handle("/", s.wrap("other", refuse(api.NotFound)))
-	return mux
+	other := s.wrap("other", refuse(api.NotFound))
+	mux.Handle("/", other)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !Plain(r.URL.Path) {
+			other.ServeHTTP(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// Plain tells a path that stands in its one spelling. Any other would be redirected by a mux, and a proof that was made for one path sent to
+// another.
+func Plain(p string) bool {
+	clean := path.Clean(p)
+	return p == clean || p == clean+"/"
 }
 
 // dispatch answers only the methods of a path. The mux's own 405 is not a problem document.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	pathpkg "path"
 	"slices"
 	"strconv"
 
@@ -48,7 +49,7 @@ func New(description []byte) (*Checker, error) {
 func (c *Checker) Check(r *http.Request, status int, header http.Header, body []byte) error {
 	_, path := c.mux.Handler(r)
 	op := c.operation(path, r.Method)
-	if op == nil {
+	if spelled := r.URL.Path; op == nil || spelled != pathpkg.Clean(spelled) { // a mux overlooks how a path is spelled
 		return stray(status, body)
 	}
 	found := op.Responses.Value(strconv.Itoa(status))
