@@ -16,25 +16,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/nightwarrant/nightwarrant/internal/testbinary"
 	"github.com/nightwarrant/nightwarrant/keys/keyhost"
 )
-
-// library is SoftHSM's: a software token, for tests.
-func library(t testing.TB) string {
-	t.Helper()
-	for _, file := range []string{"/usr/lib/softhsm/libsofthsm2.so", "/usr/lib/x86_64-linux-gnu/softhsm/libsofthsm2.so", "/usr/lib/aarch64-linux-gnu/softhsm/libsofthsm2.so"} {
-		if _, err := os.Stat(file); err == nil {
-			if _, err := exec.LookPath("pkcs11-tool"); err == nil {
-				return file
-			}
-		}
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatal("SoftHSM2 and opensc are needed: scripts/ensure-softhsm.sh installs them")
-	}
-	t.Skip("SoftHSM2 and opensc are not installed")
-	return ""
-}
 
 // shelf is a directory of software tokens.
 type shelf struct {
@@ -44,7 +28,7 @@ type shelf struct {
 }
 
 func newShelf(t testing.TB) *shelf {
-	file := library(t)
+	file := testbinary.SoftHSM(t)
 	s := &shelf{t, t.TempDir(), file, file}
 	require.NoError(t, os.Mkdir(s.tokens(), 0o700))
 	s.write("softhsm2.conf", "directories.tokendir = "+s.tokens()+"\nobjectstore.backend = file\nlog.level = ERROR\n")

@@ -183,18 +183,7 @@ type softToken struct {
 
 func newSoftToken(t testing.TB) *softToken {
 	t.Helper()
-	library := ""
-	for _, file := range []string{"/usr/lib/softhsm/libsofthsm2.so", "/usr/lib/x86_64-linux-gnu/softhsm/libsofthsm2.so", "/usr/lib/aarch64-linux-gnu/softhsm/libsofthsm2.so"} {
-		if _, err := os.Stat(file); err == nil {
-			library = file
-		}
-	}
-	if _, err := exec.LookPath("pkcs11-tool"); err != nil || library == "" {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("SoftHSM2 and opensc are needed: scripts/ensure-softhsm.sh installs them")
-		}
-		t.Skip("SoftHSM2 and opensc are not installed")
-	}
+	library := testbinary.SoftHSM(t)
 	s := &softToken{t: t, dir: t.TempDir(), binary: testbinary.Keyhost(t)}
 	require.NoError(t, os.Mkdir(filepath.Join(s.dir, "tokens"), 0o700))
 	write(t, s.dir, "softhsm2.conf", "directories.tokendir = "+filepath.Join(s.dir, "tokens")+"\nlog.level = ERROR\n")

@@ -22,8 +22,6 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/testbinary"
 )
 
-const library = "/usr/lib/softhsm/libsofthsm2.so"
-
 // modules are the snapshots to be tried; the first one is what is shipped.
 func modules() []string {
 	return strings.Fields(cmp.Or(os.Getenv("NIGHTWARRANT_FIPS_MODULES"), "v1.0.0 v1.26.0"))
@@ -79,7 +77,7 @@ func TestTheWholeStory(t *testing.T) {
 			synthetic := built(t, dir, module, "nightwarrant_synthetic", "nightwarrant", "0")
 			keyHost := built(t, dir, module, "", "nightwarrant-keyhost", "1")
 			began := time.Now()
-			r := run(t, 10*time.Minute, []string{only}, synthetic, "demo", "--json", "--keep", filepath.Join(dir, "stack"), "--keyhost", keyHost, "--softhsm", library)
+			r := run(t, 10*time.Minute, []string{only}, synthetic, "demo", "--json", "--keep", filepath.Join(dir, "stack"), "--keyhost", keyHost, "--softhsm", testbinary.SoftHSM(t))
 			require.Zero(t, r.code, r.out+r.err)
 			lines := strings.Split(strings.TrimSpace(r.out), "\n")
 			var summary struct {
