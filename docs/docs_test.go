@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sort"
 	"strings"
 	"testing"
@@ -81,10 +82,107 @@ func TestNetwork(t *testing.T) {
 	const heading = "## Routes of the authority\n\n"
 	head, _, _ := strings.Cut(read(t, "reference/network.md"), heading)
 	page := generated(t, "reference/network.md", head+heading+routes())
-	for _, key := range []string{"listen", "admin_listen", "database_url", "assertion.issuers[].url", "envelope.issuer.url", "nats.url", "nats.monitor_url", "approvals.webhook.url", "approvals.mail.url", "directory.url", "audit.witnesses[].url", "authority"} {
-		assert.Contains(t, page, "`"+key+"`", "%s is not named", key)
+	for _, m := range keyRow.FindAllStringSubmatch(read(t, "reference/configuration.md"), -1) {
+		if key := m[1]; address.MatchString(key) && !slices.Contains([]string{"console.origin", "nats.replicas", "uri"}, key) { // what others call us, and a number
+			parts := strings.Split(key, ".")
+			assert.True(t, strings.Contains(page, "`"+key+"`") || strings.Contains(page, "`"+parts[len(parts)-1]+"`"), "%s is not named", key)
+		}
 	}
 }
+
+// address is a key of a configuration that says where to listen, or whom to contact.
+var address = regexp.MustCompile(`(^|\.|_)(url|socket|listen|origin|host|authority|replicas|admin|uri)$`)
+
+// sites are the only sources that open a listener or contact anybody, each with what the network page says of it. Tests, and what only tests
+// import, are no part of a program.
+var sites = map[string][2]string{ // opens, contacts
+	"authority/attestation/review.go":      {"", "token_review.url"},
+	"authority/audit/witness/client.go":    {"", "audit.witnesses[].url"},
+	"cmd/nightwarrant/serve.go":            {"`admin_listen`", ""},
+	"cmd/nightwarrant/doctor.go":           {"", "`doctor`"},
+	"cmd/nightwarrant/fips.go":             {"", "nats.url"},
+	"cmd/nightwarrant/nats.go":             {"", "nats.url"},
+	"cmd/nightwarrant/person.go":           {"", "`--authority`"},
+	"cmd/nightwarrant/worker.go":           {"", "its authority"},
+	"cmd/nightwarrant-keyhost/main.go":     {"`nightwarrant-keyhost`", "`nightwarrant-keyhost`"},
+	"guards/guards.go":                     {"", "| `guard` | `authority` |"},
+	"guards/internal/upstream/upstream.go": {"", "operations[].request.url"},
+	"internal/bench/bench.go":              {"", "`bench`"},
+	"internal/bench/floor.go":              {"", "`bench`"},
+	"internal/bench/load.go":               {"", "`bench`"},
+	"internal/bench/pages.go":              {"", "`bench`"},
+	"internal/bench/requests.go":           {"", "`bench`"},
+	"internal/closing/faults.go":           {"", "`bench`"},
+	"internal/closing/lane.go":             {"`bench`", "`bench`"},
+	"internal/closing/meter.go":            {"", "`bench`"},
+	"internal/demo/asked.go":               {"as a language model", ""},
+	"internal/demo/config.go":              {"", "`demo`, `dev`"},
+	"internal/demo/stack.go":               {"a proxy in front of two replicas", "`demo`, `dev`"},
+	"internal/dev/directory.go":            {"`dev-directory`", "`dev-directory`"},
+	"internal/dev/receiver.go":             {"a receiver of what owners are told", ""},
+	"internal/dev/run.go":                  {"`dev-issuer`, `dev-idp`", ""},
+	"internal/directory/scim.go":           {"", "directory.url"},
+	"internal/doctor/certificate.go":       {"", "`doctor`"},
+	"internal/doctor/database.go":          {"", "`doctor`"},
+	"internal/dpopclient/client.go":        {"", "its authority"},
+	"internal/fips/queue.go":               {"", "nats.url"},
+	"internal/freeport/freeport.go":        {"a free port", ""},
+	"internal/fsck/fsck.go":                {"", "`--database-url`"},
+	"internal/jwks/fetch.go":               {"", "assertion.issuers[].url"},
+	"internal/localstack/nats.go":          {"`dev-nats`", ""},
+	"internal/login/client.go":             {"", "`console.login`"},
+	"internal/mail/mail.go":                {"", "approvals.mail.url"},
+	"internal/pg/pool.go":                  {"", "`database_url`"},
+	"internal/tripwire/look.go":            {"", "`hosts[].host`"},
+	"keys/keyhost/client.go":               {"", "keys.host.socket"},
+	"readiness/client/client.go":           {"", "`readiness/client`"},
+	"scheduler/notify/webhook.go":          {"", "approvals.webhook.url"},
+	"scheduler/queue/canary.go":            {"", "nats.monitor_url"},
+	"worker/exec/socket.go":                {"`worker exec` opens a Unix socket", "`worker exec` opens a Unix socket"},
+	"worker/model.go":                      {"", "guards that the consent names"},
+	"worker/transport.go":                  {"", "its authority"},
+	"worker/worker.go":                     {"", "its authority"},
+	"worker/natsqueue/natsqueue.go":        {"", "queue.url"},
+	"worker/spiffe/spiffe.go":              {"", "assertion.spiffe.socket"},
+}
+
+var (
+	opens    = regexp.MustCompile(`\.Listen(TCP|Unix|Packet|UDP)?\(|\.ListenAndServe|server\.NewServer\(`)
+	contacts = regexp.MustCompile(`http\.Client\{|http\.Default|http\.(Get|Post|Head)\(|\.Dial(Context|Timeout|TLS|Unix|TCP)?\(|nats\.Connect\(|pgx\.Connect|pgxpool\.New|smtp\.Dial|workloadapi\.New|grpc\.NewClient`)
+	tester   = regexp.MustCompile(`_test\.go$|^test/|^build/|^tools/|[a-z]+test/|^internal/(teststack|testbinary|leaks)/|^internal/mail/sink/`)
+)
+
+// Whatever opens a listener or contacts anybody is on the list, and what the list says of it is on the page.
+func TestNothingElseIsOpenedOrContacted(t *testing.T) {
+	t.Parallel()
+	page := read(t, "reference/network.md")
+	found := map[string]bool{}
+	require.NoError(t, filepath.WalkDir("..", func(path string, d os.DirEntry, err error) error {
+		name := strings.TrimPrefix(filepath.ToSlash(path), "../")
+		if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") || tester.MatchString(name) {
+			return err
+		}
+		source := comment.ReplaceAllString(read(t, path), "")
+		site, listed := sites[name]
+		if opens.MatchString(source) {
+			found[name] = true
+			assert.True(t, listed && site[0] != "", "%s opens a listener that is not on the list", name)
+		}
+		if contacts.MatchString(source) {
+			found[name] = true
+			assert.True(t, listed && site[1] != "", "%s contacts somebody who is not on the list", name)
+		}
+		return nil
+	}))
+	for name, site := range sites {
+		assert.True(t, found[name], "%s opens and contacts nothing any more", name)
+		for _, words := range site {
+			assert.Contains(t, page, words, name)
+		}
+	}
+}
+
+var comment = regexp.MustCompile(`(?m)^\s*//.*$`)
 
 func routes() string {
 	var b strings.Builder
