@@ -3,7 +3,12 @@ package demo_test
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"io"
 	"os"
 	"os/exec"
@@ -77,14 +82,19 @@ func TestTheWholeStory(t *testing.T) {
 		assert.Positive(t, summary.Closing.Reopened)
 	}
 
-	known := append(material(t, dir), passwords(t, dir)...)
-	require.GreaterOrEqual(t, len(known), 2)
+	known := append(append(material(t, dir), passwords(t, dir)...), scalars(t, dir)...)
+	require.GreaterOrEqual(t, len(known), 10)
 	logs, err := leaks.Files(filepath.Join(dir, "logs"), known...)
 	require.NoError(t, err)
 	assert.Empty(t, logs)
 	queue, err := leaks.Files(filepath.Join(dir, "nats"), known...)
 	require.NoError(t, err)
 	assert.Empty(t, queue)
+	if os.Getenv(demo.EnvDatabase) == "" {
+		told, err := leaks.Files(filepath.Join(dir, "postgres", "postgres.log"), known...)
+		require.NoError(t, err)
+		assert.Empty(t, told)
+	}
 	require.Len(t, left.tables, 2)
 	for _, text := range left.tables {
 		assert.NotEmpty(t, text)
@@ -123,7 +133,7 @@ func weakened(ctx context.Context, t *testing.T, s *demo.Stack, binary string) (
 	return failed
 }
 
-// material is every secret string in the sealed bundle, as long as a key.
+// material is every secret string in the sealed bundle, as long as a key: as it is spelled there, and as bytes.
 func material(t *testing.T, dir string) (all [][]byte) {
 	t.Helper()
 	identities, err := os.Open(filepath.Join(dir, "keys", "identity"))
@@ -158,6 +168,9 @@ func walk(v any, into *[][]byte) {
 	case string:
 		if len(v) >= 40 {
 			*into = append(*into, []byte(v))
+			if b, err := base64.RawURLEncoding.DecodeString(v); err == nil {
+				*into = append(*into, b)
+			}
 		}
 	}
 }
@@ -171,5 +184,34 @@ func passwords(t *testing.T, dir string) (all [][]byte) {
 	for _, p := range of {
 		all = append(all, []byte(p))
 	}
+	return all
+}
+
+// scalars are the private keys of the issuers and of the people, who keep them in files.
+func scalars(t *testing.T, dir string) (all [][]byte) {
+	t.Helper()
+	for _, of := range []string{"issuer", "idp", "people"} {
+		files, err := os.ReadDir(filepath.Join(dir, of))
+		require.NoError(t, err)
+		for _, f := range files {
+			text, err := os.ReadFile(filepath.Join(dir, of, f.Name()))
+			require.NoError(t, err)
+			block, _ := pem.Decode(text)
+			if block == nil || block.Type != "PRIVATE KEY" {
+				continue
+			}
+			key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+			require.NoError(t, err)
+			switch key := key.(type) {
+			case *ecdsa.PrivateKey:
+				scalar, err := key.Bytes()
+				require.NoError(t, err)
+				all = append(all, scalar)
+			case *rsa.PrivateKey:
+				all = append(all, key.D.Bytes(), key.Primes[0].Bytes())
+			}
+		}
+	}
+	require.GreaterOrEqual(t, len(all), 4, "the keys of the issuers and of the people were not understood")
 	return all
 }

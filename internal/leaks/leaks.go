@@ -12,42 +12,150 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// token is anything that looks like a signed token: capabilities, proofs, assertions and envelopes all do.
-var token = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{16,}`)
+// mark is what a secret looks like as text. The pattern is only tried where one of its words is.
+type mark struct {
+	kind    string
+	words   []string
+	pattern *regexp.Regexp
+}
 
-// hexToken is the beginning of one, as PostgreSQL prints bytes.
-var hexToken = regexp.MustCompile(`65794a[0-9a-f]{16,}2e65794a[0-9a-f]{16,}2e`)
+// marks are anything that is a signed token (capabilities, proofs, assertions and envelopes all are), and private keys as JWK, PEM, age and our
+// own seal.
+var marks = []mark{
+	{"a token", []string{"eyJ"}, regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{16,}`)},
+	{"a private key", []string{`"d"`, "PRIVATE KEY-----", "AGE-SECRET-KEY-1", "nightwarrant-seal-key-v1 "},
+		regexp.MustCompile(`"d"\s*:\s*"[A-Za-z0-9_-]{40,}"|PRIVATE KEY-----|AGE-SECRET-KEY-1|nightwarrant-seal-key-v1 `)},
+}
 
-// private are the members and headers of private keys.
-var private = regexp.MustCompile(`"d"\s*:\s*"[A-Za-z0-9_-]{40,}"|PRIVATE KEY-----|AGE-SECRET-KEY-1`)
+// der is how private keys begin as bytes: version and kind, which a public key has not.
+var der = map[string][]byte{
+	"a private key (PKCS #8, EC)":      []byte("\x02\x01\x00\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01"),
+	"a private key (PKCS #8, Ed25519)": []byte("\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70"),
+	"a private key (SEC 1, P-256)":     []byte("\x02\x01\x01\x04\x20"),
+}
 
-// Search returns where something secret stands in text. known are secret values
-// that must not be there in any usual spelling either.
+// Search returns what secrets stand in text: as they are, and in hex, base64 and base64url, wherever those begin. known are secret values that
+// must not be there either; of those the lists of numbers are known, too, in which Go prints bytes.
 func Search(name string, text []byte, known ...[]byte) []string {
-	var found []string
-	for kind, pattern := range map[string]*regexp.Regexp{"a token": token, "a token in hex": hexToken, "a private key": private} {
-		if at := pattern.FindIndex(text); at != nil {
-			found = append(found, fmt.Sprintf("%s: %s at byte %d", name, kind, at[0]))
+	found := in(text, known, name)
+	for i, secret := range known {
+		for _, between := range []string{" ", ",", ", "} {
+			if bytes.Contains(text, []byte(numbers(secret, between))) {
+				found = append(found, fmt.Sprintf("%s: known secret %d as numbers", name, i))
+			}
 		}
 	}
-	for i, secret := range known {
-		for spelling, form := range spellings(secret) {
-			if at := bytes.Index(text, []byte(form)); at >= 0 {
-				found = append(found, fmt.Sprintf("%s: known secret %d in %s at byte %d", name, i, spelling, at))
-			}
+	for _, f := range forms {
+		for skip := range f.width { // a run may begin anywhere in a group of characters
+			found = append(found, in(f.all(text, skip), known, name+", in "+f.name)...)
 		}
 	}
 	return found
 }
 
-func spellings(secret []byte) map[string]string {
-	return map[string]string{"raw form": string(secret), "hex": hex.EncodeToString(secret), "base64url": base64.RawURLEncoding.EncodeToString(secret),
-		"base64": strings.TrimRight(base64.StdEncoding.EncodeToString(secret), "=")}
+func in(text []byte, known [][]byte, name string) (found []string) {
+	for _, m := range marks {
+		for _, word := range m.words {
+			if bytes.Contains(text, []byte(word)) && m.pattern.Match(text) {
+				found = append(found, fmt.Sprintf("%s: %s at byte %d", name, m.kind, m.pattern.FindIndex(text)[0]))
+				break
+			}
+		}
+	}
+	for kind, mark := range der {
+		if at := bytes.Index(text, mark); at >= 0 {
+			found = append(found, fmt.Sprintf("%s: %s at byte %d", name, kind, at))
+		}
+	}
+	for i, secret := range known {
+		if at := bytes.Index(text, secret); at >= 0 {
+			found = append(found, fmt.Sprintf("%s: known secret %d at byte %d", name, i, at))
+		}
+	}
+	return found
+}
+
+func numbers(secret []byte, between string) string {
+	all := make([]string, len(secret))
+	for i, b := range secret {
+		all[i] = strconv.Itoa(int(b))
+	}
+	return strings.Join(all, between)
+}
+
+// form is a way to write bytes as text.
+type form struct {
+	name     string
+	alphabet [256]bool
+	width    int // of a group of characters
+	least    int // shorter runs hold nothing that is searched for
+	add      func(to, run []byte) []byte
+}
+
+var forms = []form{
+	{"hex", alphabet("0123456789abcdefABCDEF"), 2, 40, func(to, run []byte) []byte {
+		to, _ = hex.AppendDecode(to, run[:len(run)/2*2]) // of its own alphabet
+		return to
+	}},
+	{"base64", alphabet("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_"), 4, 27, func(to, run []byte) []byte {
+		if isHex(run) { // as good as all digests
+			return to
+		}
+		if len(run)%4 == 1 {
+			run = run[:len(run)-1]
+		}
+		to, _ = base64.RawURLEncoding.AppendDecode(to, urlSafe(run)) // of its own alphabet
+		return to
+	}},
+}
+
+func alphabet(characters string) (set [256]bool) {
+	for _, c := range []byte(characters) {
+		set[c] = true
+	}
+	return set
+}
+
+func isHex(run []byte) bool {
+	for _, c := range run {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+func urlSafe(run []byte) []byte {
+	out := bytes.Clone(run)
+	for i, c := range out {
+		switch c {
+		case '+':
+			out[i] = '-'
+		case '/':
+			out[i] = '_'
+		}
+	}
+	return out
+}
+
+// all is every run of the alphabet in text, decoded from its skipth character on, a line each.
+func (f form) all(text []byte, skip int) (out []byte) {
+	for i := 0; i < len(text); i++ {
+		from := i
+		for i < len(text) && f.alphabet[text[i]] {
+			i++
+		}
+		if i-from >= f.least {
+			out = append(f.add(out, text[from+skip:i]), '\n')
+		}
+	}
+	return out
 }
 
 // Database is everything that stands in the tables of a database's own schemas.
