@@ -7,6 +7,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -259,4 +261,27 @@ func unhex(t *testing.T, s string) []byte {
 	b, err := hex.DecodeString(s)
 	require.NoError(t, err)
 	return b
+}
+
+// Each file of the folder is read by a test: those of wycheproof above and in internal/jwks, those of jcs in authority/canonical, which takes all
+// that there are. A file that comes later has to be used.
+func TestEveryVectorIsRead(t *testing.T) {
+	t.Parallel()
+	var file struct{ Algorithm string }
+	vectors(t, "json_web_key_test.json", &file) // or this test is skipped
+	var found []string
+	root := os.Getenv("NIGHTWARRANT_VECTORS")
+	require.NoError(t, filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() && d.Name() != "LICENSE" && d.Name() != "README.md" {
+			path, err = filepath.Rel(root, path)
+			found = append(found, filepath.ToSlash(path))
+		}
+		return err
+	}))
+	want := []string{"wycheproof/ecdh_secp256r1_webcrypto_test.json", "wycheproof/ecdsa_secp256r1_sha256_p1363_test.json", "wycheproof/ecdsa_secp256r1_sha256_test.json",
+		"wycheproof/json_web_key_test.json", "wycheproof/json_web_signature_test.json"}
+	for _, name := range []string{"arrays", "french", "structures", "unicode", "values", "weird"} {
+		want = append(want, "jcs/input/"+name+".json", "jcs/output/"+name+".json", "jcs/outhex/"+name+".txt")
+	}
+	assert.ElementsMatch(t, want, found)
 }
