@@ -26,10 +26,10 @@ const (
 	scratchPrefix = "nw-test-"
 )
 
-// copyCached gives a fresh copy of the cached cluster. One process of this user
+// copyCached gives a fresh copy of the cached cluster below parent. One process of this user
 // at a time is in here: it may build the cache, and it removes what killed test
 // runs left behind.
-func copyCached(ctx context.Context) (*scratchDir, error) {
+func copyCached(ctx context.Context, parent string) (*scratchDir, error) {
 	cache, err := cacheDir()
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func copyCached(ctx context.Context) (*scratchDir, error) {
 			return nil, err
 		}
 	}
-	return copyScratch(ctx, cached)
+	return copyScratch(ctx, cached, parent)
 }
 
 // cacheDir is the user's cache, or a private directory for a user without a home.
@@ -103,7 +103,7 @@ func cacheKey() (string, error) {
 // fillCache builds a template and moves it under its name when it is complete
 // and on disk, so that neither a kill nor a power cut leaves half of one.
 func fillCache(ctx context.Context, cached string) error {
-	dir, err := newScratch()
+	dir, err := newScratch(inMemory())
 	if err != nil {
 		return err
 	}

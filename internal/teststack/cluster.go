@@ -2,10 +2,16 @@ package teststack
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/pbkdf2"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
+	"os"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -19,8 +25,9 @@ import (
 const template = "nw_template"
 
 // scratch trades durability for speed: these clusters outlive no test run. A
-// killed server loses nothing by it; only a power cut would.
-var scratch = with(durable, map[string]string{"fsync": "off", "full_page_writes": "off"})
+// killed server loses nothing by it; only a power cut would. And nobody vacuums
+// databases that end with their tests.
+var scratch = with(durable, map[string]string{"fsync": "off", "full_page_writes": "off", "autovacuum": "off"})
 
 // durable is what a server for production would be, but for its size.
 var durable = map[string]string{"max_connections": "200", "shared_buffers": "64MB", "max_wal_size": "512MB", "jit": "off"}
@@ -42,7 +49,11 @@ type cluster struct {
 // startCluster copies the cached cluster, which it makes when there is none for
 // this server and these migrations, and starts the copy.
 func startCluster(ctx context.Context, settings map[string]string) (*cluster, error) {
-	dir, err := copyCached(ctx)
+	parent := os.TempDir()
+	if settings["fsync"] == "off" {
+		parent = inMemory()
+	}
+	dir, err := copyCached(ctx, parent)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +64,7 @@ func startCluster(ctx context.Context, settings map[string]string) (*cluster, er
 	}
 	c.admin, err = pg.Open(ctx, pg.Config{URL: c.postgres.AdminURL("postgres"), MaxConns: 4, Name: "teststack"})
 	if err == nil {
-		err = c.execute(ctx, fmt.Sprintf(setPasswords, c.password))
+		err = c.setPasswords(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.stop())
@@ -62,10 +73,40 @@ func startCluster(ctx context.Context, settings map[string]string) (*cluster, er
 }
 
 // setPasswords lets the roles log in: the migrations make them without a password.
-const setPasswords = `DO $$ DECLARE r text; BEGIN
-	FOR r IN SELECT rolname FROM pg_roles WHERE rolcanlogin AND NOT rolsuper LOOP
-		EXECUTE format('ALTER ROLE %%I PASSWORD %%L', r, '%s');
-	END LOOP; END $$`
+// The superuser keeps its own.
+func (c *cluster) setPasswords(ctx context.Context) error {
+	admin, err := url.Parse(c.postgres.AdminURL("postgres"))
+	if err != nil {
+		return err
+	}
+	supers, _ := admin.User.Password()
+	return c.execute(ctx, fmt.Sprintf(`DO $$ DECLARE r record; BEGIN
+	FOR r IN SELECT rolname, rolsuper FROM pg_roles WHERE rolcanlogin LOOP
+		EXECUTE format('ALTER ROLE %%I PASSWORD %%L', r.rolname, CASE WHEN r.rolsuper THEN '%s' ELSE '%s' END);
+	END LOOP; END $$`, verifier(supers), verifier(c.password)))
+}
+
+// verifier is what a server keeps of a password for SCRAM-SHA-256 (RFC 5803), with
+// one iteration: nobody guesses these passwords, and a client computes all
+// iterations anew for each of a suite's thousands of connections.
+func verifier(password string) string {
+	const iterations = 1
+	salt := make([]byte, 16)
+	_, _ = rand.Read(salt)
+	salted, err := pbkdf2.Key(sha256.New, password, salt, iterations, sha256.Size)
+	if err != nil {
+		panic(err) // only for sizes that are wrong
+	}
+	stored := sha256.Sum256(mac(salted, "Client Key"))
+	text := base64.StdEncoding.EncodeToString
+	return fmt.Sprintf("SCRAM-SHA-256$%d:%s$%s:%s", iterations, text(salt), text(stored[:]), text(mac(salted, "Server Key")))
+}
+
+func mac(key []byte, text string) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte(text))
+	return h.Sum(nil)
+}
 
 func (c *cluster) stop() error {
 	if c.admin != nil {

@@ -7,6 +7,10 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nightwarrant/nightwarrant/internal/disk"
 )
 
 // scratchDir is a directory of one running cluster. Its lock file is locked for
@@ -16,10 +20,24 @@ type scratchDir struct {
 	lock *os.File
 }
 
-// newScratch makes one. Its caller holds the cache's lock, so nobody takes it
-// for abandoned before it is locked.
-func newScratch() (*scratchDir, error) {
-	path, err := os.MkdirTemp("", scratchPrefix)
+// shm is a file system in memory, on Linux. A clone is some 700 files: where
+// there is a disk below, making and removing them is most of what it costs.
+const shm = "/dev/shm"
+
+// inMemory is where a cluster lives that nobody wants on a disk: in memory, when
+// that has room for what a few test binaries have at a time.
+func inMemory() string {
+	room := disk.Watch{Paths: []string{shm}, Free: 4 << 30}
+	if room.Check() != nil || unix.Access(shm, unix.W_OK|unix.X_OK) != nil {
+		return os.TempDir()
+	}
+	return shm
+}
+
+// newScratch makes one below parent. Its caller holds the cache's lock, so
+// nobody takes it for abandoned before it is locked.
+func newScratch(parent string) (*scratchDir, error) {
+	path, err := os.MkdirTemp(parent, scratchPrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -37,8 +55,8 @@ func (d *scratchDir) remove() error {
 	return errors.Join(os.RemoveAll(d.path), os.Remove(d.path+inUse), d.lock.Close())
 }
 
-func copyScratch(ctx context.Context, from string) (*scratchDir, error) {
-	dir, err := newScratch()
+func copyScratch(ctx context.Context, from, parent string) (*scratchDir, error) {
+	dir, err := newScratch(parent)
 	if err != nil {
 		return nil, err
 	}
@@ -51,8 +69,9 @@ func copyScratch(ctx context.Context, from string) (*scratchDir, error) {
 // removeAbandoned removes the directories of test binaries that were killed.
 // Other users' directories cannot be locked by us and stay.
 func removeAbandoned() {
-	locks, _ := filepath.Glob(filepath.Join(os.TempDir(), scratchPrefix+"*"+inUse))
-	for _, path := range locks {
+	onDisk, _ := filepath.Glob(filepath.Join(os.TempDir(), scratchPrefix+"*"+inUse))
+	above, _ := filepath.Glob(filepath.Join(shm, scratchPrefix+"*"+inUse))
+	for _, path := range append(onDisk, above...) {
 		lock, err := lockFile(path, syscall.LOCK_NB)
 		if err != nil {
 			continue

@@ -16,7 +16,7 @@ import (
 // takes no writes until its Postgres is promoted.
 func (db *DB) Standby(t testing.TB, name string) *DB {
 	t.Helper()
-	dir := scratchFor(t)
+	dir := scratchFor(t, db)
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	p, err := db.Postgres.Standby(ctx, dir.path, name)
@@ -31,7 +31,7 @@ func (db *DB) Standby(t testing.TB, name string) *DB {
 // would be on it: what the test puts there, under db's name.
 func (db *DB) Elsewhere(t testing.TB) *DB {
 	t.Helper()
-	dir := scratchFor(t)
+	dir := scratchFor(t, db)
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	p, err := localstack.StartPostgres(ctx, localstack.PostgresOptions{Dir: dir.path, Settings: scratch})
@@ -53,15 +53,15 @@ func (db *DB) on(t testing.TB, p *localstack.Postgres, dir *scratchDir) *DB {
 	return &DB{Name: db.Name, Postgres: p, cluster: db.cluster}
 }
 
-// scratchFor makes a directory for one more cluster of t's.
-func scratchFor(t testing.TB) *scratchDir {
+// scratchFor makes a directory for one more cluster of t's, beside that of db.
+func scratchFor(t testing.TB, db *DB) *scratchDir {
 	t.Helper()
 	cache, err := cacheDir()
 	require.NoError(t, err)
 	lock, err := lockFile(filepath.Join(cache, "lock"), 0) // until it is in use, it looks abandoned
 	require.NoError(t, err)
 	defer lock.Close() //nolint:errcheck // it was only locked
-	dir, err := newScratch()
+	dir, err := newScratch(filepath.Dir(db.cluster.dir.path))
 	require.NoError(t, err)
 	return dir
 }

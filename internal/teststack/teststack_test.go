@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -99,6 +100,19 @@ func TestRolesArriveWithTheirOwnRights(t *testing.T) {
 	assert.Equal(t, Superuser, text(t, db, Superuser, "SELECT current_user::text"))
 	_, err := pgx.Connect(soon(t), db.URL("nobody_known"))
 	require.Error(t, err)
+}
+
+func TestAWrongPasswordIsRefused(t *testing.T) {
+	t.Parallel()
+	db := Database(t)
+	for _, role := range []string{Owner, "nw_authority", Superuser} {
+		_, err := pgx.Connect(soon(t), db.Postgres.URL(role, db.cluster.password+"x", db.Name))
+		var refused *pgconn.PgError
+		require.ErrorAs(t, err, &refused, role)
+		assert.Equal(t, "28P01", refused.Code, role)
+	}
+	method := text(t, db, Superuser, "SELECT string_agg(DISTINCT left(rolpassword, 15), ',') FROM pg_authid WHERE rolcanlogin")
+	assert.Equal(t, "SCRAM-SHA-256$1", method)
 }
 
 func TestOwnClusterMayBeKilled(t *testing.T) {
@@ -215,9 +229,16 @@ func TestNATSServesItsTestOnly(t *testing.T) {
 
 func TestAbandonedDirectoriesAreRemovedAndLivingOnesKept(t *testing.T) {
 	t.Parallel()
-	alive, err := newScratch()
+	for _, parent := range []string{os.TempDir(), inMemory()} {
+		requireAbandonedRemoved(t, parent)
+	}
+}
+
+func requireAbandonedRemoved(t *testing.T, parent string) {
+	t.Helper()
+	alive, err := newScratch(parent)
 	require.NoError(t, err)
-	dead, err := newScratch()
+	dead, err := newScratch(parent)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dead.path, "data"), nil, 0o600))
 	require.NoError(t, dead.lock.Close()) // as the end of its process does
