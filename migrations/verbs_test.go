@@ -135,13 +135,15 @@ func TestEveryVerbTakesSides(t *testing.T) {
 	assert.Empty(t, judge(callables(t, teststack.Database(t).Pool(t, teststack.Owner))))
 }
 
+// edit is SQL that puts with in the place of old in a verb, where it stands.
+func edit(verb, old, with string) string {
+	return fmt.Sprintf(`DO $x$ DECLARE f text := pg_get_functiondef('nw.%s'::regproc); BEGIN
+		IF strpos(f, $o$%s$o$) = 0 THEN RAISE 'nothing to edit'; END IF; EXECUTE replace(f, $o$%s$o$, $n$%s$n$); END $x$`, verb, old, old, with)
+}
+
 // The test above can fail: each of these is found.
 func TestAVerbOnTheWrongSideIsFound(t *testing.T) {
 	t.Parallel()
-	edit := func(verb, old, with string) string {
-		return fmt.Sprintf(`DO $x$ DECLARE f text := pg_get_functiondef('nw.%s'::regproc); BEGIN
-			IF strpos(f, $o$%s$o$) = 0 THEN RAISE 'nothing to edit'; END IF; EXECUTE replace(f, $o$%s$o$, $n$%s$n$); END $x$`, verb, old, old, with)
-	}
 	novel := `CREATE FUNCTION nw.novel() RETURNS void LANGUAGE plpgsql AS 'BEGIN END'; `
 	for name, c := range map[string]struct{ plant, found string }{
 		"a new verb":                     {novel + `GRANT EXECUTE ON FUNCTION nw.novel() TO nw_scheduler`, "novel: is a new verb"},
