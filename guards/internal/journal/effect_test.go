@@ -153,7 +153,7 @@ func TestLowerFenceIsRefusedAndEnds(t *testing.T) {
 	lower := goAhead(t, j, lane, 6)
 	refuses(t, api.FenceStale, j.Start(lower))
 	require.Equal(t, guards.Ending{Outcome: guards.NotApplied, Reason: api.FenceStale}, proven(t, j, lower.Attempt))
-	seen, err := j.Probe()
+	seen, err := probe(j)
 	require.NoError(t, err)
 	require.Equal(t, guards.Seen{Fence: 7, Admission: 107}, seen)
 }

@@ -59,7 +59,7 @@ func TestACallThatNobodyWaitsForAnyMoreIsNotMade(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	close(hold)
 	group.Wait()
-	_, err = j.Probe()
+	_, err = probe(j)
 	require.NoError(t, err)
 }
 
@@ -73,7 +73,7 @@ func TestAPanicSpoilsNothing(t *testing.T) {
 		panic("of a page")
 	}), guards.ErrSettings)
 	require.ErrorIs(t, j.StartSending(a, sentAt), guards.ErrSettings)
-	_, err := j.Probe()
+	_, err := probe(j)
 	require.NoError(t, err)
 	require.NoError(t, j.StartSending(a, sentAt), "as it was before")
 }
@@ -89,7 +89,7 @@ func TestAMarkThatCannotBeWritten(t *testing.T) {
 		return nil
 	}))
 	require.ErrorIs(t, j.Intend(a), guards.ErrSettings)
-	_, err := j.Probe()
+	_, err := probe(j)
 	require.NoError(t, err)
 	require.NoError(t, j.Intend(a))
 }
@@ -109,7 +109,7 @@ func TestARowThatIsDamagedIsBelievedByNobody(t *testing.T) {
 	}))
 	_, err := j.Prove(a.Effect, a.ID)
 	require.ErrorIs(t, err, guards.ErrSettings)
-	_, err = j.Probe()
+	_, err = probe(j)
 	require.ErrorIs(t, err, guards.ErrSettings)
 	require.NoError(t, j.Close())
 	require.ErrorIs(t, refused(t, dir), errSum)

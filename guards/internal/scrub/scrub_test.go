@@ -175,7 +175,7 @@ func TestMemoryIsFlat(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := set(t, secret, monotone).Reader(io.LimitReader(&endless{text: body}, 16*piece))
+			r := set(t, secret, monotone).Reader(io.LimitReader(&endless{text: body}, 8*piece))
 			most, into := 0, make([]byte, piece)
 			for {
 				if _, err := r.Read(into); err != nil || r.machine == nil {
