@@ -84,7 +84,7 @@ func (w *world) requireUntouched(e *effect, a answer) {
 // requireNothingAsked: the guard refused by itself, before it asked the authority.
 func (w *world) requireNothingAsked() {
 	w.Helper()
-	require.Zero(w, w.authority.Count(api.PathAdmit), "times that the authority was asked for a go-ahead")
+	require.Zero(w, w.authority.Count(api.PathAdmit)-w.asked, "times that the authority was asked for a go-ahead")
 }
 
 // endOf waits until an effect has its end, and returns it.

@@ -14,18 +14,18 @@ import (
 
 // authorityCases are about what may become of the authority's answers.
 var authorityCases = []named{
-	{"closed gate", closedGate},
-	{"refusals", refusals},
-	{"redirect", redirect},
-	{"answers that are none", badAnswers},
-	{"lost question", lostQuestion},
-	{"lost admit answer", lostAdmitAnswer},
-	{"admit answers that stay lost", lostForGood},
-	{"lost settle", lostSettle},
-	{"settle that stays lost", lostSettleForLong},
-	{"authority away", authorityAway},
-	{"stale component capability", staleComponent},
-	{"superseded", superseded},
+	{"closed gate", closedGate, calm},
+	{"refusals", refusals, calm},
+	{"redirect", redirect, alone},
+	{"answers that are none", badAnswers, alone},
+	{"lost question", lostQuestion, calm},
+	{"lost admit answer", lostAdmitAnswer, calm},
+	{"admit answers that stay lost", lostForGood, calm},
+	{"lost settle", lostSettle, calm},
+	{"settle that stays lost", lostSettleForLong, alone},
+	{"authority away", authorityAway, alone},
+	{"stale component capability", staleComponent, alone},
+	{"superseded", superseded, alone},
 }
 
 // closedGate: nothing is applied while the gate is closed, nothing is consumed, and the worker is told when to come again.

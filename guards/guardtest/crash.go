@@ -8,16 +8,16 @@ import (
 
 // crashCases are about processes that end, or stop, in the middle.
 var crashCases = []named{
-	{"crash before the question", crashAt(beforeIntend)},
-	{"crash while the question is on its way", crashAt(afterIntend)},
-	{"orphan admission", crashAt(duringAdmit)},
-	{"crash after the go-ahead", crashAt(afterGoAhead)},
-	{"crash while it is applied", crashAt(duringApply)},
-	{"crash when it has been applied", crashAt(afterApply)},
-	{"crash before it is settled", crashAt(beforeSettle)},
-	{"crash while it is settled", crashAt(duringSettle)},
-	{"tombstone", tombstone},
-	{"a stopped process comes back", comesBack},
+	{"crash before the question", crashAt(beforeIntend), alone},
+	{"crash while the question is on its way", crashAt(afterIntend), alone},
+	{"orphan admission", crashAt(duringAdmit), alone},
+	{"crash after the go-ahead", crashAt(afterGoAhead), alone},
+	{"crash while it is applied", crashAt(duringApply), alone},
+	{"crash when it has been applied", crashAt(afterApply), alone},
+	{"crash before it is settled", crashAt(beforeSettle), alone},
+	{"crash while it is settled", crashAt(duringSettle), alone},
+	{"tombstone", tombstone, alone},
+	{"a stopped process comes back", comesBack, alone},
 }
 
 func crashAt(s step) func(w *world) {

@@ -106,11 +106,11 @@ const defaultKills = 25
 // Run runs the whole suite.
 func Run(t *testing.T, g Guard) {
 	t.Helper()
-	s := &suite{guard: g}
-	if !t.Run("start", func(t *testing.T) { s.run(t, named{"start", works}) }) {
+	s := &suite{guard: g, whole: t}
+	if !t.Run("start", func(t *testing.T) { s.run(t, named{"start", works, calm}) }) {
 		return // nothing else would say more
 	}
-	for _, c := range append(cases(), named{"kills", s.kills()}) {
+	for _, c := range append(cases(), named{"kills", s.kills(), alone}) {
 		t.Run(c.name, func(t *testing.T) { s.run(t, c) })
 	}
 }
@@ -130,6 +130,8 @@ type tb interface {
 // suite is one Run.
 type suite struct {
 	guard Guard
+	whole tb            // the test of the whole Run; nil where a case stands alone
+	calm  *stage        // of the calm cases, while it is good
 	last  atomic.Int64  // number of an effect
 	waits time.Duration // for whatever must come; 0 is 20 s
 }
@@ -140,18 +142,31 @@ func (s *suite) patience() time.Duration { return cmp.Or(s.waits, 20*time.Second
 type named struct {
 	name string
 	try  func(w *world)
+	temper
 }
 
+// temper says whether a case leaves the process and the authority as it found them. All calm ones have the same, each with a
+// lane and effects of its own; every other one has an authority and processes to itself.
+type temper bool
+
+const (
+	calm  temper = true
+	alone temper = false
+)
+
+// cases are all but the first and the last, the calm ones first.
 func cases() []named {
-	var all []named
+	by := map[temper][]named{}
 	for _, some := range [][]named{requestCases, presentationCases, timeCases, authorityCases, crashCases} {
-		all = append(all, some...)
+		for _, c := range some {
+			by[c.temper] = append(by[c.temper], c)
+		}
 	}
-	return all
+	return append(by[calm], by[alone]...)
 }
 
 func (s *suite) run(t tb, c named) {
-	w := s.newWorld(t)
+	w := s.newWorld(t, c.temper)
 	c.try(w)
 	w.judge()
 }

@@ -14,15 +14,15 @@ import (
 
 // presentationCases are about one effect that is asked for more than once, and about fences.
 var presentationCases = []named{
-	{"once", once},
-	{"once, whatever the authority says", onceAgain},
-	{"replay", replay},
-	{"two handlers with one presentation", twoHandlers},
-	{"two replicas with one presentation", twoReplicas},
-	{"two presentations at once", twoPresentations},
-	{"each presentation is an attempt", attempts},
-	{"fence", fence},
-	{"fence after a crash", fenceAfterCrash},
+	{"once", once, calm},
+	{"once, whatever the authority says", onceAgain, alone},
+	{"replay", replay, calm},
+	{"two handlers with one presentation", twoHandlers, calm},
+	{"two replicas with one presentation", twoReplicas, alone},
+	{"two presentations at once", twoPresentations, calm},
+	{"each presentation is an attempt", attempts, calm},
+	{"fence", fence, alone},
+	{"fence after a crash", fenceAfterCrash, alone},
 }
 
 // works: a good request to a good process.
@@ -196,11 +196,11 @@ func (w *world) fenced(then func() *process) {
 
 // timeCases are about the time to apply (P18).
 var timeCases = []named{
-	{"late go-ahead", lateGoAhead},
-	{"go-ahead without time", noTime},
-	{"late at the resource", lateAtResource},
-	{"a sweep beside a living attempt", sweepBeside},
-	{"a sweep leaves what still has time", sweepLeaves},
+	{"late go-ahead", lateGoAhead, calm},
+	{"go-ahead without time", noTime, calm},
+	{"late at the resource", lateAtResource, calm},
+	{"a sweep beside a living attempt", sweepBeside, calm},
+	{"a sweep leaves what still has time", sweepLeaves, calm},
 }
 
 const short = 400 * time.Millisecond

@@ -15,6 +15,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
@@ -34,10 +35,10 @@ type sloppy struct {
 	keys     *issuerkeys.Set
 	key      *capability.Key
 
-	mu     sync.Mutex // of one call to the authority at a time
+	mu     sync.Mutex
 	token  capability.Token
-	nonce  string // the authority's
-	number int64  // of reports
+	nonce  atomic.Value // the authority's, a string
+	number int64        // of reports
 
 	seen      sync.Mutex
 	fence     int64 // highest
@@ -55,7 +56,7 @@ func runSloppy(setting Environment, resource, bug string) error {
 	if err != nil {
 		return err
 	}
-	g := &sloppy{setting: setting, resource: resource, bug: bug, key: key, alive: map[string]bool{}, http: &http.Client{Timeout: 2 * time.Second}}
+	g := &sloppy{setting: setting, resource: resource, bug: bug, key: key, alive: map[string]bool{}, http: &http.Client{Timeout: applyWithin}}
 	if bug != "follows redirects" {
 		g.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	}
@@ -356,36 +357,43 @@ func (g *sloppy) apply(q api.AdmitRequest, goAhead api.Admission, n int64, until
 
 // ask calls the authority as this component.
 func (g *sloppy) ask(method, path string, in, out any) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	body, _ := json.Marshal(in)
 	for range 3 {
-		if g.token.IsZero() {
-			form := url.Values{"grant_type": {api.GrantClientCredentials}, "client_id": {g.setting.Name}, "client_assertion_type": {api.AssertionJWTBearer},
-				"client_assertion": {authoritytest.Assertion}}
-			var answer api.TokenResponse
-			if err := g.call(http.MethodPost, api.PathToken, "application/x-www-form-urlencoded", []byte(form.Encode()), &answer); err != nil {
-				return err
-			}
-			g.token = capability.Token(answer.AccessToken)
+		token, err := g.component()
+		if err != nil {
+			return err
 		}
-		err := g.call(method, path, "application/json", body, out)
+		err = g.call(method, path, "application/json", token, body, out)
 		refusal, ok := errors.AsType[*api.Refusal](err)
 		if !ok || refusal.Code != api.InvalidToken || g.bug == "keeps a stale capability" {
 			return err
 		}
+		g.mu.Lock()
 		g.token = ""
+		g.mu.Unlock()
 	}
 	return errLost
 }
 
-func (g *sloppy) call(method, path, mediaType string, body []byte, out any) error {
+// component is the guard's own capability.
+func (g *sloppy) component() (capability.Token, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.token.IsZero() {
+		return g.token, nil
+	}
+	form := url.Values{"grant_type": {api.GrantClientCredentials}, "client_id": {g.setting.Name}, "client_assertion_type": {api.AssertionJWTBearer},
+		"client_assertion": {authoritytest.Assertion}}
+	var answer api.TokenResponse
+	err := g.call(http.MethodPost, api.PathToken, "application/x-www-form-urlencoded", "", []byte(form.Encode()), &answer)
+	g.token = capability.Token(answer.AccessToken)
+	return g.token, err
+}
+
+func (g *sloppy) call(method, path, mediaType string, token capability.Token, body []byte, out any) error {
 	for range 2 {
-		token := g.token
-		if path == api.PathToken {
-			token = ""
-		}
-		proof, err := capability.NewProof(g.key, capability.ProofParams{Method: method, URL: g.setting.Authority + path, Nonce: g.nonce, AccessToken: token, Now: time.Now()})
+		nonce, _ := g.nonce.Load().(string)
+		proof, err := capability.NewProof(g.key, capability.ProofParams{Method: method, URL: g.setting.Authority + path, Nonce: nonce, AccessToken: token, Now: time.Now()})
 		if err != nil {
 			return err
 		}
@@ -410,7 +418,7 @@ func (g *sloppy) exchange(r *http.Request, out any) error {
 	}
 	defer response.Body.Close()
 	if nonce := response.Header.Get(api.HeaderNonce); nonce != "" {
-		g.nonce = nonce
+		g.nonce.Store(nonce)
 	}
 	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
 	if err != nil {

@@ -24,24 +24,29 @@ const (
 	uri         = authoritytest.GuardURI
 )
 
-// world is an authority, a worker and the processes of the guard, for one case.
-type world struct {
-	tb
-	guard     *Guard
-	suite     *suite
+// stage is an authority and the processes of the guard, with what belongs to them.
+type stage struct {
 	authority *authoritytest.Server
-	worker    *authoritytest.Worker
 	client    *http.Client
-	lane      string
 	setting   Environment
 	log       *safeBuffer
-
 	running   []*process
-	effects   []*effect
-	mistrusts bool // the case lets the authority lie, so that the guard and it may disagree in what they say to each other
 
 	mu      sync.Mutex
 	secrets []string // that were sent to the guard
+}
+
+// world is a stage and a worker, for one case.
+type world struct {
+	tb
+	*stage
+	guard     *Guard
+	suite     *suite
+	worker    *authoritytest.Worker
+	lane      string
+	asked     int // times that the authority had been asked for a go-ahead before
+	effects   []*effect
+	mistrusts bool // the case lets the authority lie, so that the guard and it may disagree in what they say to each other
 }
 
 // effect is one that the authority has minted, and its capability.
@@ -52,30 +57,69 @@ type effect struct {
 	token capability.Token
 }
 
-func (s *suite) newWorld(t tb) *world {
+func (s *suite) newStage(t tb) *stage {
 	t.Helper()
 	authority, err := authoritytest.Listen()
 	require.NoError(t, err)
-	authority.ApplyWithin = applyWithin
-	w := &world{tb: t, guard: &s.guard, suite: s, authority: authority, worker: authoritytest.NewWorker(authority.Authority), lane: authoritytest.Ref(), log: new(safeBuffer)}
-	w.client = &http.Client{Timeout: s.patience(), Transport: &http.Transport{MaxIdleConnsPerHost: 16},
+	st := &stage{authority: authority, log: new(safeBuffer)}
+	st.client = &http.Client{Timeout: s.patience(), Transport: &http.Transport{MaxIdleConnsPerHost: 16},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	dir := t.TempDir()
-	w.setting = Environment{URI: uri, Name: authoritytest.GuardName, Authority: authority.Issuer, Log: w.log,
+	st.setting = Environment{URI: uri, Name: authoritytest.GuardName, Authority: authority.Issuer, Log: st.log,
 		AssertionFile: filepath.Join(dir, "assertion"), Dir: filepath.Join(dir, "state")}
-	require.NoError(t, os.Mkdir(w.setting.Dir, 0o700))
-	require.NoError(t, os.WriteFile(w.setting.AssertionFile, []byte(authoritytest.Assertion+"\n"), 0o600))
+	require.NoError(t, os.Mkdir(st.setting.Dir, 0o700))
+	require.NoError(t, os.WriteFile(st.setting.AssertionFile, []byte(authoritytest.Assertion+"\n"), 0o600))
+	return st
+}
+
+// stageOf a calm case is the one that calm cases share. Nothing of it is left when another case begins: a ledger that lies
+// elsewhere may bear one process only.
+func (s *suite) stageOf(t tb, c temper) *stage {
+	t.Helper()
+	if c == alone || s.whole == nil {
+		s.leave(t)
+		return s.newStage(t)
+	}
+	if s.calm == nil {
+		s.calm = s.newStage(s.whole)
+		s.whole.Cleanup(func() { s.leave(s.whole) })
+	}
+	return s.calm
+}
+
+// leave ends what calm cases shared.
+func (s *suite) leave(t tb) {
+	if shared := s.calm; shared != nil {
+		s.calm = nil
+		(&world{tb: t, stage: shared, guard: &s.guard, suite: s}).end()
+	}
+}
+
+func (s *suite) newWorld(t tb, c temper) *world {
+	t.Helper()
+	st := s.stageOf(t, c)
+	w := &world{tb: t, stage: st, guard: &s.guard, suite: s, worker: authoritytest.NewWorker(st.authority.Authority), lane: authoritytest.Ref()}
+	w.asked = w.authority.Count(api.PathAdmit)
+	w.authority.Do(func(a *authoritytest.Authority) { a.ApplyWithin = applyWithin })
+	for _, p := range w.running {
+		p.w = w
+	}
 	t.Cleanup(w.end)
 	return w
 }
 
-// end leaves no process, no connection and no call behind.
+// end leaves no process, no connection and no call behind, but for the next calm case where this one was good.
 func (w *world) end() {
-	for _, p := range w.running {
-		require.NoError(w, p.Kill())
+	if w.Failed() && w.suite.calm == w.stage {
+		w.suite.calm = nil
 	}
-	w.authority.Close()
-	w.client.CloseIdleConnections()
+	if w.suite.calm != w.stage {
+		for _, p := range w.running {
+			require.NoError(w, p.Kill())
+		}
+		w.authority.Close()
+		w.client.CloseIdleConnections()
+	}
 	w.checkLog()
 	if w.Failed() {
 		w.Logf("what the guard said:\n%s", w.log.bytes())
@@ -89,9 +133,12 @@ type process struct {
 	address string
 }
 
-// start starts a process and waits until it is ready.
+// start starts a process and waits until it is ready. A calm case has the one that runs.
 func (w *world) start() *process {
 	w.Helper()
+	if w.suite.calm == w.stage && len(w.running) > 0 {
+		return w.running[0]
+	}
 	setting, before := w.setting, int64(0)
 	w.authority.Do(func(a *authoritytest.Authority) { before = a.Latest })
 	setting.Listen = freeAddress(w)

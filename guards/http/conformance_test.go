@@ -54,6 +54,6 @@ func TestConformance(t *testing.T) {
 			return guardtest.Effect{Action: "entry.create", Resource: books.URL + "/books/b-1", Amount: 25, Currency: "EUR",
 				Parameters: json.RawMessage(fmt.Sprintf(`{"book":"b-1","cents":25,"text":"effect-%d"}`, n))}
 		},
-		Applied: books.Applied, HoldBefore: books.HoldBefore, HoldAfter: books.HoldAfter, Secrets: []string{hush},
+		Applied: books.Applied, HoldBefore: books.HoldBefore, HoldAfter: books.HoldAfter, Secrets: []string{hush}, Kills: processtest.Kills,
 	})
 }

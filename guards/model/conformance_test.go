@@ -28,7 +28,7 @@ func TestConformance(t *testing.T) {
 	guardtest.Run(t, guardtest.Guard{
 		Start:   processtest.Program{Binary: testbinary.Nightwarrant(t), File: fmt.Sprintf(conformanceFile, provider.URL), Journal: true, Env: []string{"MODEL_KEY=" + key}}.Start,
 		Effect:  func(n int) guardtest.Effect { return modelEffect(t, provider.URL+"/v1", n) },
-		Applied: provider.Applied, HoldBefore: provider.HoldBefore, HoldAfter: provider.HoldAfter, Secrets: []string{key},
+		Applied: provider.Applied, HoldBefore: provider.HoldBefore, HoldAfter: provider.HoldAfter, Secrets: []string{key}, Kills: processtest.Kills,
 	})
 }
 

@@ -293,7 +293,7 @@ func TestMemoryIsFlat(t *testing.T) {
 		return d.most
 	}
 	small := peak(1 << 19)
-	require.Less(t, peak(4<<20), small+1<<20)
+	require.Less(t, peak(2<<20), small+1<<20)
 }
 
 func TestEventsAreRead(t *testing.T) {
