@@ -32,6 +32,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/jwks"
 	"github.com/nightwarrant/nightwarrant/internal/jwks/jwkstest"
 	"github.com/nightwarrant/nightwarrant/internal/leaks"
+	"github.com/nightwarrant/nightwarrant/internal/leaks/leakstest"
 	"github.com/nightwarrant/nightwarrant/internal/principal"
 	"github.com/nightwarrant/nightwarrant/internal/server"
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
@@ -71,6 +72,7 @@ type House struct {
 	Identity  string
 	Log       *Log
 	errors    safeBuffer // every refusal that was answered
+	secrets   [][]byte   // of the bundle
 	unsound   bool
 }
 
@@ -118,6 +120,7 @@ func Trusting(t testing.TB, trust Trust) *House {
 	require.NoError(t, keys.NewIdentity(h.Identity))
 	id, err := keys.Init(h.KeysDir, h.Identity)
 	require.NoError(t, err)
+	h.secrets = leakstest.Material(t, h.KeysDir, h.Identity)
 	operator := db.Pool(t, "nw_operator")
 	require.NoError(t, authority.RegisterIdentity(context.Background(), operator, id, trust.Waits))
 	h.Bundle, err = keys.Open(h.KeysDir, h.Identity)
@@ -234,9 +237,9 @@ func (h *House) Sound() {
 	assert.Empty(h.T, violations)
 	tables, err := leaks.Database(context.Background(), h.DB.URL(teststack.Superuser))
 	require.NoError(h.T, err)
-	assert.Empty(h.T, leaks.Search("the tables", tables))
-	assert.Empty(h.T, leaks.Search("the log", []byte(h.Log.String())))
-	assert.Empty(h.T, leaks.Search("the refusals", []byte(h.errors.String())))
+	assert.Empty(h.T, leaks.Search("the tables", tables, h.secrets...))
+	assert.Empty(h.T, leaks.Search("the log", []byte(h.Log.String()), h.secrets...))
+	assert.Empty(h.T, leaks.Search("the refusals", []byte(h.errors.String()), h.secrets...))
 }
 
 // Unsound says that this test plants bugs, so that its database is not checked at the end.

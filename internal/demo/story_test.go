@@ -6,10 +6,8 @@ import (
 	"crypto/ecdsa"
 	"crypto/rsa"
 	"crypto/x509"
-	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"filippo.io/age"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -25,6 +22,7 @@ import (
 
 	"github.com/nightwarrant/nightwarrant/internal/demo"
 	"github.com/nightwarrant/nightwarrant/internal/leaks"
+	"github.com/nightwarrant/nightwarrant/internal/leaks/leakstest"
 	"github.com/nightwarrant/nightwarrant/internal/localstack"
 	"github.com/nightwarrant/nightwarrant/internal/testbinary"
 	"github.com/nightwarrant/nightwarrant/internal/tripwire"
@@ -82,7 +80,7 @@ func TestTheWholeStory(t *testing.T) {
 		assert.Positive(t, summary.Closing.Reopened)
 	}
 
-	known := append(append(material(t, dir), passwords(t, dir)...), scalars(t, dir)...)
+	known := append(append(leakstest.Material(t, filepath.Join(dir, "keys", "bundle"), filepath.Join(dir, "keys", "identity")), passwords(t, dir)...), scalars(t, dir)...)
 	require.GreaterOrEqual(t, len(known), 10)
 	logs, err := leaks.Files(filepath.Join(dir, "logs"), known...)
 	require.NoError(t, err)
@@ -131,48 +129,6 @@ func weakened(ctx context.Context, t *testing.T, s *demo.Stack, binary string) (
 		}
 	}
 	return failed
-}
-
-// material is every secret string in the sealed bundle, as long as a key: as it is spelled there, and as bytes.
-func material(t *testing.T, dir string) (all [][]byte) {
-	t.Helper()
-	identities, err := os.Open(filepath.Join(dir, "keys", "identity"))
-	require.NoError(t, err)
-	defer identities.Close()
-	ids, err := age.ParseIdentities(identities)
-	require.NoError(t, err)
-	sealed, err := os.Open(filepath.Join(dir, "keys", "bundle", "secrets.age"))
-	require.NoError(t, err)
-	defer sealed.Close()
-	r, err := age.Decrypt(sealed, ids...)
-	require.NoError(t, err)
-	text, err := io.ReadAll(r)
-	require.NoError(t, err)
-	var document any
-	require.NoError(t, json.Unmarshal(text, &document))
-	walk(document, &all)
-	require.NotEmpty(t, all, "the bundle's secrets were not understood")
-	return all
-}
-
-func walk(v any, into *[][]byte) {
-	switch v := v.(type) {
-	case map[string]any:
-		for _, one := range v {
-			walk(one, into)
-		}
-	case []any:
-		for _, one := range v {
-			walk(one, into)
-		}
-	case string:
-		if len(v) >= 40 {
-			*into = append(*into, []byte(v))
-			if b, err := base64.RawURLEncoding.DecodeString(v); err == nil {
-				*into = append(*into, b)
-			}
-		}
-	}
 }
 
 func passwords(t *testing.T, dir string) (all [][]byte) {
