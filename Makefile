@@ -24,12 +24,12 @@ keyhost: bin/nightwarrant-keyhost
 
 # The main job, from a member's yes to the evidence, with everything closed once in between, then the nine attacks: real processes, PostgreSQL and NATS on this machine.
 demo: build
-	@scripts/ensure-postgres.sh
+	@[ -n "$$NIGHTWARRANT_DATABASE_URL" ] || scripts/ensure-postgres.sh
 	bin/nightwarrant demo
 
 # The same stack, kept up; its data stays in .dev and survives a restart.
 dev: build
-	@scripts/ensure-postgres.sh
+	@[ -n "$$NIGHTWARRANT_DATABASE_URL" ] || scripts/ensure-postgres.sh
 	bin/nightwarrant dev
 
 test: export PATH := $(CURDIR)/build/node/bin:$(PATH)

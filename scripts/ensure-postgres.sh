@@ -2,8 +2,10 @@
 # Makes sure that server binaries of PostgreSQL 15 or newer are installed. The
 # tests and `nightwarrant demo` run them privately; no system cluster is made.
 set -eu
+. "$(dirname "$0")/debian.sh"
 
 minimum=15
+why="The programs of a PostgreSQL server, $minimum or newer, are needed"
 
 # usable BIN: BIN/postgres is new enough and initdb stands beside it.
 usable() {
@@ -22,16 +24,6 @@ found() {
 	return 1
 }
 
-refuse() {
-	echo "PostgreSQL $minimum or newer server binaries are needed: install them ($1)" >&2
-	exit 78
-}
-
-# as_root COMMAND…: runs it as root without ever asking for a password.
-as_root() {
-	if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo -n "$@"; fi
-}
-
 # without_cluster keeps Debian's packaging from making and starting a cluster.
 without_cluster() {
 	as_root mkdir -p /etc/postgresql-common/createcluster.d
@@ -39,10 +31,6 @@ without_cluster() {
 }
 
 found && exit 0
-command -v apt-get >/dev/null || refuse "with your system's package manager"
-as_root true 2>/dev/null || refuse "apt-get install postgresql, as root"
-
-without_cluster
-as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q
-as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends postgresql
-found || refuse "this system's package postgresql is older"
+can_install && without_cluster
+provide postgresql
+found || { echo "$why, and this system's package is older: install a newer one (https://www.postgresql.org/download), then try again." >&2; exit 78; }

@@ -7,9 +7,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/nightwarrant/nightwarrant/authority/api"
+	"github.com/nightwarrant/nightwarrant/internal/localstack"
 	"github.com/nightwarrant/nightwarrant/scheduler/notify"
 )
 
@@ -21,11 +24,19 @@ func Dev(ctx context.Context, o Options, out io.Writer) (err error) {
 	if err := os.MkdirAll(o.Dir, 0o711); err != nil { //nolint:gosec // passable: PostgreSQL runs as another account
 		return err
 	}
+	lock, err := localstack.Lock(o.Dir)
+	if err != nil {
+		return fmt.Errorf("%w: end that one first, or name another directory with --dir", err)
+	}
+	defer lock.Close() //nolint:errcheck // nothing was written
 	out = &oneAtATime{to: out}
 	o.Hear = func(m notify.Message) { hear(out, m) }
 	o.Mind = true
 	s, err := New(o)
 	if err != nil {
+		return err
+	}
+	if err := s.portsFree(ctx); err != nil {
 		return err
 	}
 	defer s.Stop()
@@ -77,9 +88,30 @@ func (s *Stack) startWorkers(context.Context) error {
 	return nil
 }
 
-// offerOnce offers the demo's tasks, unless they are offered or consented to.
+// portsFree tells at once when another program listens at a port of this stack. A stack that was killed just before ends within that time.
+func (s *Stack) portsFree(ctx context.Context) error {
+	busy := 0
+	err := until(ctx, 5*time.Second, "a free port", func() (bool, error) {
+		busy = s.ports.busy()
+		return busy == 0, nil
+	})
+	if busy == 0 {
+		return err
+	}
+	return fmt.Errorf("port %d of 127.0.0.1, which this stack keeps, is taken by another program: end that one, or name another directory with --dir", busy)
+}
+
+// offerOnce offers the demo's tasks, unless they are offered or consented to. On a busy machine the gate may close once more in between.
 func (s *Stack) offerOnce(ctx context.Context) error {
-	return errors.Join(s.apply(ctx, "task.yaml"), s.apply(ctx, "tidy.yaml"))
+	var refused error
+	err := until(ctx, time.Minute, "an offer", func() (bool, error) {
+		refused = errors.Join(s.apply(ctx, "task.yaml"), s.apply(ctx, "tidy.yaml"))
+		return refused == nil || !strings.Contains(refused.Error(), string(api.AdmissionClosed)), refused
+	})
+	if err != nil {
+		return err
+	}
+	return refused
 }
 
 // printNext prints what to try.
@@ -90,7 +122,7 @@ The authority is at the same address, the guard at %[2]s.
 Logs are in %[3]s; everything else is beside them and is there again next time.
 
 Be the member, with commands:
-  export NIGHTWARRANT_AUTHORITY=%[1]s
+  export PATH=%[11]s:$PATH NIGHTWARRANT_AUTHORITY=%[1]s
   export NIGHTWARRANT_ENVELOPE_FILE=%[4]s NIGHTWARRANT_KEY_FILE=%[4]s.key
   %[5]s offer list                      # what you are asked
   %[5]s offer show OFFER                # exactly
@@ -100,11 +132,11 @@ Be the member, with commands:
 
 Be the operator, in another shell:
   %[5]s readiness --authority %[1]s
-  %[5]s admin apply -f FILE --authority %[1]s --envelope-file %[6]s --key-file %[6]s.key
+  %[5]s admin apply -f %[12]s --authority %[1]s --envelope-file %[6]s --key-file %[6]s.key
   %[5]s gate close --database-url-file %[7]s
   %[5]s gate release --database-url-file %[7]s
   %[5]s tripwire --config %[10]s --close-gate
 
 Stop with Ctrl-C.
-`, s.Origin(), s.GuardURI(), s.path("logs"), s.path("people", "member"), s.binary, s.path("people", "operator"), s.path("config", "operator.url"), member, operator, s.path(tripwireConfig))
+`, s.Origin(), s.GuardURI(), s.path("logs"), s.path("people", "member"), s.binary, s.path("people", "operator"), s.path("config", "operator.url"), member, operator, s.path(tripwireConfig), filepath.Dir(s.binary), s.path("config", "registry.yaml"))
 }

@@ -164,6 +164,16 @@ func (p *ports) choose() error {
 	return nil
 }
 
+// busy is a port at which somebody listens, or 0.
+func (p *ports) busy() int {
+	for _, port := range p.all() {
+		if !freeport.Free(*port) {
+			return *port
+		}
+	}
+	return 0
+}
+
 // Start brings everything up but NATS, the scheduler and the guard, whose
 // permissions and registration come from the registry: see Register and StartRest.
 func (s *Stack) Start(ctx context.Context) error {

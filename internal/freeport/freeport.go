@@ -62,10 +62,15 @@ func Block() (int, error) {
 
 func free(from int) bool {
 	for port := from; port < from+BlockSize; port++ {
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:noctx // it binds and closes
-		if err != nil || l.Close() != nil {
+		if !Free(port) {
 			return false
 		}
 	}
 	return true
+}
+
+// Free tells whether nobody listens at a port of 127.0.0.1.
+func Free(port int) bool {
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:noctx // it binds and closes
+	return err == nil && l.Close() == nil
 }

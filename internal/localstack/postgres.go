@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -22,8 +23,8 @@ import (
 const Superuser = "postgres"
 
 const (
-	port         = "5432" // names the socket file; nothing listens on TCP
-	startTimeout = 60 * time.Second
+	port         = "5432"          // names the socket file; nothing listens on TCP
+	startTimeout = 2 * time.Minute // a first start on a slow disk
 	pollEvery    = 20 * time.Millisecond
 	// maxSocketDir is sun_path's 107 bytes less "/.s.PGSQL.5432".
 	maxSocketDir = 107 - len("/.s.PGSQL."+port)
@@ -191,7 +192,7 @@ func (p *Postgres) enterDir(ctx context.Context) error {
 	}
 	lock, err := lockFile(ctx, p.path("lock"))
 	if err != nil {
-		return fmt.Errorf("%s is in use by another process: %w", p.options.Dir, err)
+		return fmt.Errorf("%s %w: %w", p.options.Dir, ErrInUse, err)
 	}
 	p.dirLock = lock
 	_ = os.RemoveAll(p.sockets)
@@ -213,12 +214,29 @@ func lockFile(ctx context.Context, path string) (*os.File, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
-	err = poll(ctx, func() (bool, error) {
-		return syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil, nil
-	})
-	if err != nil {
+	if err := poll(ctx, func() (bool, error) { return locked(file), nil }); err != nil {
 		_ = file.Close()
 		return nil, err
+	}
+	return file, nil
+}
+
+func locked(file *os.File) bool {
+	return syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
+}
+
+// ErrInUse says that another process has locked a directory.
+var ErrInUse = errors.New("is in use by another process")
+
+// Lock takes a directory for this process, until it ends or closes what it got. It does not wait: ErrInUse.
+func Lock(dir string) (io.Closer, error) {
+	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if !locked(file) {
+		_ = file.Close()
+		return nil, fmt.Errorf("%s %w", dir, ErrInUse)
 	}
 	return file, nil
 }

@@ -1,0 +1,52 @@
+package demo
+
+import (
+	"context"
+	"io"
+	"net"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/nightwarrant/nightwarrant/internal/localstack"
+)
+
+// What keeps a stack from coming up is said at once, in one sentence, and before anything has started.
+func TestDevIsKeptFromStarting(t *testing.T) {
+	t.Parallel()
+	dev := func(t *testing.T, dir string) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) // what ends by itself within some seconds is waited for
+		defer cancel()
+		return Dev(ctx, Options{Binary: "/nonexistent", Dir: dir, Env: func(string) string { return "" }}, io.Discard)
+	}
+
+	t.Run("by another stack in the same directory", func(t *testing.T) {
+		t.Parallel()
+		dir := t.TempDir()
+		lock, err := localstack.Lock(dir)
+		require.NoError(t, err)
+		err = dev(t, dir)
+		require.ErrorIs(t, err, localstack.ErrInUse)
+		assert.ErrorContains(t, err, "name another directory with --dir")
+		assert.NoFileExists(t, dir+"/ports.json")
+		require.NoError(t, lock.Close())
+		lock, err = localstack.Lock(dir)
+		require.NoError(t, err, "it is free again")
+		require.NoError(t, lock.Close())
+	})
+
+	t.Run("by a program at one of its ports", func(t *testing.T) {
+		t.Parallel()
+		dir := t.TempDir()
+		s, err := New(Options{Dir: dir})
+		require.NoError(t, err)
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(s.ports.Hook))) //nolint:noctx // it is closed below
+		require.NoError(t, err)
+		assert.EqualError(t, dev(t, dir), "port "+strconv.Itoa(s.ports.Hook)+" of 127.0.0.1, which this stack keeps, is taken by another program: end that one, or name another directory with --dir")
+		assert.NoDirExists(t, dir+"/postgres")
+		require.NoError(t, l.Close())
+	})
+}
