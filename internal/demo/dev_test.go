@@ -50,3 +50,34 @@ func TestDevIsKeptFromStarting(t *testing.T) {
 		require.NoError(t, l.Close())
 	})
 }
+
+// A server that the environment names is looked at before anything is made there.
+func TestWhatTheEnvironmentNamesIsLookedAt(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed at once
+	require.NoError(t, err)
+	nobody := l.Addr().String()
+	require.NoError(t, l.Close())
+	for name, c := range map[string]struct {
+		env  map[string]string
+		says string
+	}{
+		"no URL":           {map[string]string{EnvDatabase: "nonsense"}, "must be a postgres:// URL"},
+		"another protocol": {map[string]string{EnvDatabase: "http://admin@" + nobody}, "must be a postgres:// URL"},
+		"nobody's name":    {map[string]string{EnvDatabase: "postgres://" + nobody}, "with the name of a role"},
+		"nobody there":     {map[string]string{EnvDatabase: "postgres://admin:sesame@" + nobody + "/postgres"}, "what " + EnvDatabase + " names cannot be used"},
+		"NATS, half of it": {map[string]string{EnvNATS: "nats://127.0.0.1:4222"}, EnvNATS + " needs " + EnvMonitor},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			s, err := New(Options{Dir: t.TempDir(), Env: func(name string) string { return c.env[name] }})
+			require.NoError(t, err)
+			err = s.Start(ctx)
+			require.ErrorContains(t, err, c.says)
+			assert.NotContains(t, err.Error(), "sesame")
+			assert.NoError(t, s.leave(), "there is nothing to take back")
+		})
+	}
+}

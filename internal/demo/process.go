@@ -81,6 +81,9 @@ func (s *Stack) runFor(ctx context.Context, limit time.Duration, args ...string)
 	c := exec.CommandContext(ctx, s.binary, args...)
 	c.SysProcAttr, c.Env = dieWithParent(), environment()
 	out, err := c.Output()
+	if ctx.Err() != nil {
+		return string(out), fmt.Errorf("nightwarrant %s did not end within %s: %w", args[0], limit, context.Cause(ctx))
+	}
 	var failed *exec.ExitError
 	if errors.As(err, &failed) {
 		return string(out), fmt.Errorf("nightwarrant %s: %s", args[0], strings.TrimSpace(string(failed.Stderr)))

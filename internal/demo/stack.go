@@ -177,7 +177,7 @@ func (p *ports) busy() int {
 // Start brings everything up but NATS, the scheduler and the guard, whose
 // permissions and registration come from the registry: see Register and StartRest.
 func (s *Stack) Start(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{s.startPostgres, s.prepareDatabases, s.makeKeys, s.makeWitness, s.writeConfig, s.startIssuers, s.startReplicas, s.startProxy, s.StartHook, s.startModels} {
+	for _, step := range []func(context.Context) error{s.checkNames, s.startPostgres, s.prepareDatabases, s.makeKeys, s.makeWitness, s.writeConfig, s.startIssuers, s.startReplicas, s.startProxy, s.StartHook, s.startModels} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -185,15 +185,36 @@ func (s *Stack) Start(ctx context.Context) error {
 	return nil
 }
 
+// checkNames refuses, in a sentence, what the environment names and is not enough.
+func (s *Stack) checkNames(context.Context) error {
+	if s.env(EnvNATS) != "" && s.env(EnvMonitor) == "" {
+		return fmt.Errorf("%s needs %s beside it, such as http://127.0.0.1:8222: its settings are read there", EnvNATS, EnvMonitor)
+	}
+	return nil
+}
+
 func (s *Stack) startPostgres(ctx context.Context) (err error) {
 	if existing := s.env(EnvDatabase); existing != "" {
-		if s.existing, err = url.Parse(existing); err != nil || s.existing.Scheme == "" {
-			return fmt.Errorf("%s must be a postgres:// URL", EnvDatabase)
-		}
-		return nil
+		s.existing, err = reached(ctx, existing)
+		return err
 	}
 	s.postgres, err = localstack.StartPostgres(ctx, localstack.PostgresOptions{Dir: s.path("postgres"), Settings: s.broken.settings()})
 	return err
+}
+
+// reached is the URL of a server that lets its administrator in.
+func reached(ctx context.Context, existing string) (*url.URL, error) {
+	u, err := url.Parse(existing)
+	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" || u.User == nil {
+		return nil, fmt.Errorf("%s must be a postgres:// URL with the name of a role", EnvDatabase)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	c, err := pgx.Connect(ctx, existing)
+	if err != nil {
+		return nil, fmt.Errorf("what %s names cannot be used: %w", EnvDatabase, err)
+	}
+	return u, c.Close(ctx)
 }
 
 // Databases are the administrator's URLs of the authority's and the resource's database.
