@@ -19,11 +19,11 @@ import (
 // spelled there, and as bytes.
 func Material(t testing.TB, bundle, identity string) (all [][]byte) {
 	t.Helper()
-	line, err := os.ReadFile(identity) //nolint:gosec // the test's own
+	line, err := os.ReadFile(identity)
 	require.NoError(t, err)
 	ids, err := age.ParseIdentities(bytes.NewReader(line))
 	require.NoError(t, err)
-	sealed, err := os.ReadFile(filepath.Join(bundle, "secrets.age")) //nolint:gosec // the test's own
+	sealed, err := os.ReadFile(filepath.Join(bundle, "secrets.age"))
 	require.NoError(t, err)
 	r, err := age.Decrypt(bytes.NewReader(sealed), ids...)
 	require.NoError(t, err)
