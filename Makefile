@@ -32,6 +32,7 @@ dev: build
 	@[ -n "$$NIGHTWARRANT_DATABASE_URL" ] || scripts/ensure-postgres.sh
 	bin/nightwarrant dev
 
+# The runner of the tests is compiled with the flags of make build, as the programs are that tests start: what they have in common is compiled once.
 test: export PATH := $(CURDIR)/build/node/bin:$(PATH)
 test:
 	@scripts/ensure-postgres.sh
@@ -39,7 +40,8 @@ test:
 	@scripts/ensure-chromium.sh
 	@scripts/ensure-softhsm.sh
 	@scripts/ensure-node.sh
-	$(GO) run $(GOTESTSUM) --format pkgname-and-test-fails -- $(TESTFLAGS) ./...
+	@GOBIN=$(CURDIR)/build/tools CGO_ENABLED=0 $(GO) install -trimpath $(GOTESTSUM)
+	build/tools/gotestsum --format pkgname-and-test-fails -- $(TESTFLAGS) ./...
 
 # Rotations of keys under load, on three replicas: make rotation-long ROTATIONS=10 ROTATION_CLAIMS=100
 ROTATIONS ?= 10
@@ -53,7 +55,7 @@ HISTORIES ?= 20
 history-long:
 	@scripts/ensure-postgres.sh
 	@scripts/ensure-cc.sh
-	$(GO) test ./test/history -race -count=1 -timeout 12h -v -run 'History|Race' -histories $(HISTORIES) -races $$((1000 * $(HISTORIES)))
+	$(GO) test ./test/history -race -count=1 -timeout 12h -v -run 'History|Race' -histories $(HISTORIES) -operations 21000 -races $$((1000 * $(HISTORIES)))
 
 # Our three guards against guards/guardtest, with so many of their processes killed, each: make conformance KILLS=1000
 KILLS ?= 170

@@ -13,27 +13,36 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/teststack/fixture"
 )
 
-var histories = flag.Int("histories", 1, "how many histories are recorded and checked")
+// The planted bugs below are found in 3000 operations. make history-long has fullLength.
+var (
+	histories  = flag.Int("histories", 1, "how many histories are recorded and checked")
+	operations = flag.Int("operations", fullLength/3, "how long each of them is")
+)
+
+const fullLength = 21000 // operations
 
 // Everything that anybody saw of the gate fits one register (A15): what was admitted was admitted while it was open, at the epoch that the
 // answer says, and after a close nothing was, whoever died on the way.
 func TestHistory(t *testing.T) {
 	for n := range *histories {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			c := cast{workers: 12, operations: 21000, crashEvery: 200, restoreEvery: 40}
+			c := cast{workers: 12, operations: *operations, crashEvery: 200, restoreEvery: max(1, of(*operations, 40))}
 			r := newRecording(t, c)
 			r.play(c)
 			if result := check(r.record.all, r.from, c.workers); result != porcupine.Ok {
 				t.Fatal(result, strings.Join(stuck(r.record.all, r.from, c.workers), "\n"))
 			}
-			r.substantial()
+			r.substantial(c.operations)
 			sound(t, r.World)
 		})
 	}
 }
 
-// substantial says that the history was about something.
-func (r *recording) substantial() {
+// of is the share of something that a history of full length has.
+func of(length, full int) int { return full * length / fullLength }
+
+// substantial says that the history was about something, for its length.
+func (r *recording) substantial(length int) {
 	epochs, incarnations := map[int64]int{}, map[int64]int{}
 	var unknownAdmissions, unknownGate int
 	for _, o := range r.record.all {
@@ -49,13 +58,13 @@ func (r *recording) substantial() {
 		}
 	}
 	r.t.Log(len(r.record.all), "operations;", len(epochs), "epochs;", len(incarnations), "incarnations; unknown:", unknownAdmissions, "and", unknownGate, "of the gate;", r.counts)
-	assert.Greater(r.t, len(epochs), 50)
+	assert.Greater(r.t, len(epochs), of(length, 50))
 	assert.Greater(r.t, len(incarnations), 1)
-	assert.Greater(r.t, unknownAdmissions, 10)
-	assert.Greater(r.t, r.seen.Load(), int64(5000))
+	assert.Greater(r.t, unknownAdmissions, of(length, 10))
+	assert.Greater(r.t, r.seen.Load(), int64(of(length, 5000)))
 	for _, verb := range []string{"claim", "renew", "mint", "admit"} {
-		assert.Greater(r.t, r.counts[verb+" ok"], 200, verb)
-		assert.Greater(r.t, r.counts[verb+" admission_closed"], 10, verb)
+		assert.Greater(r.t, r.counts[verb+" ok"], of(length, 200), verb)
+		assert.Greater(r.t, r.counts[verb+" admission_closed"], of(length, 10), verb)
 	}
 }
 
