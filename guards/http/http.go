@@ -21,6 +21,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/guards"
 	"github.com/nightwarrant/nightwarrant/guards/internal/credential"
 	"github.com/nightwarrant/nightwarrant/guards/internal/journal"
+	"github.com/nightwarrant/nightwarrant/guards/internal/secret"
 	"github.com/nightwarrant/nightwarrant/guards/internal/upstream"
 )
 
@@ -121,13 +122,7 @@ var _ guards.Ledger = (*Ledger)(nil)
 
 // Init makes the journal of a new guard in a directory that its owner alone may
 // reach. Where there is one, it looks whether that is good.
-func Init(dir string) error {
-	j, err := journal.Open(dir, journal.Options{Create: true})
-	if err != nil {
-		return err
-	}
-	return j.Close()
-}
+func Init(dir string) error { return journal.Init(dir) }
 
 // New makes the ledger of one guard, and holds its journal until
 // [Ledger.Close].
@@ -165,7 +160,7 @@ func (c Config) ledger() (*Ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := newSender(c.Credential, c.Now, c.Logger)
+	s, err := newSender(c.Credential, c.Now)
 	if err != nil {
 		return nil, err
 	}
@@ -235,25 +230,25 @@ func (l *Ledger) Intend(ctx context.Context, a guards.Attempt) error {
 func (l *Ledger) Apply(ctx context.Context, a guards.Admitted) (guards.Ending, error) {
 	o := l.operations[a.Action]
 	if o == nil {
-		return l.unsent(a, api.NotFound)
+		return l.journal.CallOff(a, api.Refuse(api.NotFound))
 	}
 	_, request, err := o.spell(a.Params)
 	if err != nil {
-		return l.unsent(a, api.InvalidRequest)
+		return l.journal.CallOff(a, api.Refuse(api.InvalidRequest))
 	}
-	secret, err := l.sender.credential(ctx)
+	s, err := l.sender.credential(ctx)
 	if err != nil {
 		l.log.Error("there is no credential for the destination", "effect", a.Effect, "error", err)
-		return l.unsent(a, api.CredentialUnavailable)
+		return l.journal.CallOff(a, api.Refuse(api.CredentialUnavailable))
 	}
 	conn, err := l.connect(ctx, a, request)
 	if err != nil {
 		l.log.Warn("the destination cannot be reached", "effect", a.Effect, "error", err)
-		return l.unsent(a, api.Unavailable)
+		return l.journal.CallOff(a, api.Refuse(api.Unavailable))
 	}
 	defer conn.Close() //nolint:errcheck // what it had to say was said
-	l.sender.sign(request, secret, a.Effect, o.idempotency)
-	return l.journal.Once(a, func() guards.Ending { return l.send(ctx, a, o, conn, request, secret) })
+	l.sender.sign(request, s, a.Effect, o.idempotency)
+	return l.journal.Once(a, func() guards.Ending { return l.send(ctx, a, o, conn, request, s) })
 }
 
 func (l *Ledger) connect(ctx context.Context, a guards.Admitted, r *upstream.Request) (*upstream.Conn, error) {
@@ -262,17 +257,8 @@ func (l *Ledger) connect(ctx context.Context, a guards.Admitted, r *upstream.Req
 	return l.client.Connect(ctx, r.URL)
 }
 
-// unsent ends an effect of which nothing was sent.
-func (l *Ledger) unsent(a guards.Admitted, why api.Code) (guards.Ending, error) {
-	ending, err := l.journal.Prove(a.Effect, a.ID)
-	if err == nil && ending.Outcome == guards.NotApplied && ending.Reason == "" {
-		ending.Reason = why
-	}
-	return ending, err
-}
-
 // send is the one exchange. It is called at most once for an effect, and its end is that of the effect.
-func (l *Ledger) send(ctx context.Context, a guards.Admitted, o *operation, conn *upstream.Conn, r *upstream.Request, s *secret) guards.Ending {
+func (l *Ledger) send(ctx context.Context, a guards.Admitted, o *operation, conn *upstream.Conn, r *upstream.Request, s *secret.Secret) guards.Ending {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	sent := l.now()
@@ -286,7 +272,7 @@ func (l *Ledger) send(ctx context.Context, a guards.Admitted, o *operation, conn
 	return guards.Ending{Outcome: guards.Ambiguous, Evidence: evidence}
 }
 
-func (l *Ledger) clear(a guards.Admitted, found finding, s *secret) guards.Ending {
+func (l *Ledger) clear(a guards.Admitted, found finding, s *secret.Secret) guards.Ending {
 	if found.verdict == refused {
 		l.log.Info("the destination refused an effect", "effect", a.Effect, "status", found.status)
 		return guards.Ending{Outcome: guards.NotApplied, Reason: reasonOf(found.status)}
@@ -295,11 +281,11 @@ func (l *Ledger) clear(a guards.Admitted, found finding, s *secret) guards.Endin
 }
 
 // result is what the worker gets of an answer: listed fields without secrets, or nothing.
-func (l *Ledger) result(effect guards.Ref, fields json.RawMessage, s *secret) json.RawMessage {
+func (l *Ledger) result(effect guards.Ref, fields json.RawMessage, s *secret.Secret) json.RawMessage {
 	if fields == nil {
 		return nil
 	}
-	clean, echoed := s.scrub(fields)
+	clean, echoed := s.Set().Bytes(fields)
 	if echoed {
 		l.log.Error("the destination's answer holds the credential", "effect", effect)
 	}

@@ -62,7 +62,7 @@ func (l *Ledger) inspect(ctx context.Context, action string, params json.RawMess
 	if err != nil {
 		return nil, err
 	}
-	secret, err := l.sender.credential(ctx)
+	s, err := l.sender.credential(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func (l *Ledger) inspect(ctx context.Context, action string, params json.RawMess
 		return nil, err
 	}
 	defer conn.Close() //nolint:errcheck // what it had to say was said
-	l.sender.sign(request, secret, guards.Ref{}, "")
+	l.sender.sign(request, s, guards.Ref{}, "")
 	found, err := exchange(ctx, conn, request, o.inspected)
 	if err != nil {
 		return nil, err
@@ -81,5 +81,5 @@ func (l *Ledger) inspect(ctx context.Context, action string, params json.RawMess
 	if found.verdict != done {
 		return nil, errors.New("guards/http: the destination does not show it")
 	}
-	return l.result(guards.Ref{}, found.fields, secret), nil
+	return l.result(guards.Ref{}, found.fields, s), nil
 }

@@ -3,20 +3,17 @@ package model
 import (
 	"context"
 	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"mime"
 	"net/http"
 	"slices"
-	"sync"
 
 	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/authority/catalogue"
 	"github.com/nightwarrant/nightwarrant/guards"
-	"github.com/nightwarrant/nightwarrant/guards/internal/credential"
-	"github.com/nightwarrant/nightwarrant/guards/internal/scrub"
+	"github.com/nightwarrant/nightwarrant/guards/internal/secret"
 	"github.com/nightwarrant/nightwarrant/guards/internal/upstream"
 )
 
@@ -93,12 +90,8 @@ func (l *Ledger) Intend(ctx context.Context, a guards.Attempt) error {
 }
 
 // credential is one that can be used now, and be kept out of answers.
-func (l *Ledger) credential(ctx context.Context) (*secret, error) {
-	c, err := credential.Get(ctx, l.config.Credential, l.now())
-	var s *secret
-	if err == nil {
-		s, err = l.secrets.of(c.Value)
-	}
+func (l *Ledger) credential(ctx context.Context) (*secret.Secret, error) {
+	s, err := l.source.Get(ctx)
 	if err != nil {
 		l.log.Error("there is no credential for the provider", "error", err)
 		return nil, api.Refuse(api.CredentialUnavailable)
@@ -111,21 +104,21 @@ func (l *Ledger) credential(ctx context.Context) (*secret, error) {
 func (l *Ledger) Apply(ctx context.Context, a guards.Admitted) (guards.Ending, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.config.Timeout)
 	defer cancel()
-	c, conn, secret, err := l.prepare(ctx, a)
+	c, conn, s, err := l.prepare(ctx, a)
 	if err != nil {
-		return l.callOff(a, err)
+		return l.journal.CallOff(a, err)
 	}
 	defer conn.Close() //nolint:errcheck // whatever is left of it
-	return l.journal.Once(a, func() guards.Ending { return l.exchange(ctx, a, c, conn, secret) })
+	return l.journal.Once(a, func() guards.Ending { return l.exchange(ctx, a, c, conn, s) })
 }
 
 // prepare is everything before the first byte is sent.
-func (l *Ledger) prepare(ctx context.Context, a guards.Admitted) (*call, *upstream.Conn, *secret, error) {
+func (l *Ledger) prepare(ctx context.Context, a guards.Admitted) (*call, *upstream.Conn, *secret.Secret, error) {
 	c, err := l.read(a.Attempt)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	secret, err := l.credential(ctx)
+	s, err := l.credential(ctx)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -139,28 +132,19 @@ func (l *Ledger) prepare(ctx context.Context, a guards.Admitted) (*call, *upstre
 		l.log.Warn("the provider cannot be reached", "error", err)
 		return nil, nil, nil, api.Refuse(api.Unavailable)
 	}
-	return c, conn, secret, nil
-}
-
-// callOff makes sure that nothing of this attempt will ever be sent.
-func (l *Ledger) callOff(a guards.Admitted, why error) (guards.Ending, error) {
-	ending, err := l.journal.Prove(a.Effect, a.ID)
-	if refusal, ok := errors.AsType[*api.Refusal](why); ok && err == nil && ending.Outcome == guards.NotApplied && ending.Reason == "" {
-		ending.Reason = refusal.Code
-	}
-	return ending, err
+	return c, conn, s, nil
 }
 
 // exchange sends the request, once, and finds out from what answers what became of it.
-func (l *Ledger) exchange(ctx context.Context, a guards.Admitted, c *call, conn *upstream.Conn, secret *secret) guards.Ending {
+func (l *Ledger) exchange(ctx context.Context, a guards.Admitted, c *call, conn *upstream.Conn, s *secret.Secret) guards.Ending {
 	evidence := &api.Evidence{Parameters: a.Params, SentUnixMS: l.now().UnixMilli()}
-	answer, err := conn.Exchange(ctx, upstream.Request{Method: http.MethodPost, URL: l.base.JoinPath(c.dialect.path), Header: l.header(secret.value.Reveal()), Body: c.body})
+	answer, err := conn.Exchange(ctx, upstream.Request{Method: http.MethodPost, URL: l.base.JoinPath(c.dialect.path), Header: l.header(s.Value.Reveal()), Body: c.body})
 	switch {
 	case err != nil:
 		evidence.Answered = answeredBy(err)
 		l.log.Warn("a call to the provider has no answer", "effect", a.Effect, "error", err)
 	case answer.Status >= 200 && answer.Status <= 299:
-		return l.settle(c, a, l.receive(c, a, answer, secret))
+		return l.settle(c, a, l.receive(c, a, answer, s))
 	default:
 		if reason, ok := l.refusedBy(answer.Status); ok {
 			l.log.Warn("the provider refused a call", "effect", a.Effect, "status", answer.Status)
@@ -225,8 +209,8 @@ func (l *Ledger) settle(c *call, a guards.Admitted, r received) guards.Ending {
 }
 
 // receive reads the answer of a call that the provider took, without the credential.
-func (l *Ledger) receive(c *call, a guards.Admitted, answer *upstream.Answer, secret *secret) received {
-	clean := secret.set.Reader(answer.Body)
+func (l *Ledger) receive(c *call, a guards.Admitted, answer *upstream.Answer, s *secret.Secret) received {
+	clean := s.Set().Reader(answer.Body)
 	kind, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type"))
 	var r received
 	switch {
@@ -241,30 +225,4 @@ func (l *Ledger) receive(c *call, a guards.Admitted, answer *upstream.Answer, se
 		l.log.Error("the provider's answer held the credential", "effect", a.Effect)
 	}
 	return r
-}
-
-// secret is a credential, and what finds it in answers.
-type secret struct {
-	value credential.Secret
-	set   *scrub.Set
-}
-
-// secrets keeps the last one, which rarely changes.
-type secrets struct {
-	mu   sync.Mutex
-	last *secret
-}
-
-func (s *secrets) of(value credential.Secret) (*secret, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.last != nil && subtle.ConstantTimeCompare([]byte(s.last.value.Reveal()), []byte(value.Reveal())) == 1 {
-		return s.last, nil
-	}
-	set, err := scrub.New([]byte(value.Reveal()))
-	if err != nil {
-		return nil, err
-	}
-	s.last = &secret{value, set}
-	return s.last, nil
 }

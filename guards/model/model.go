@@ -28,6 +28,7 @@ import (
 	"github.com/nightwarrant/nightwarrant/guards"
 	"github.com/nightwarrant/nightwarrant/guards/internal/credential"
 	"github.com/nightwarrant/nightwarrant/guards/internal/journal"
+	"github.com/nightwarrant/nightwarrant/guards/internal/secret"
 	"github.com/nightwarrant/nightwarrant/guards/internal/upstream"
 )
 
@@ -83,7 +84,7 @@ type Ledger struct {
 	models  map[string]*served // by the model's URL
 	client  *upstream.Client
 	journal *journal.Journal
-	secrets secrets
+	source  *secret.Source
 	log     *slog.Logger
 	now     func() time.Time
 
@@ -101,13 +102,7 @@ var _ guards.Ledger = (*Ledger)(nil)
 
 // Init makes the journal of a new guard in a directory that its owner alone may
 // reach. Where there is one, it looks whether that is good.
-func Init(dir string) error {
-	j, err := journal.Open(dir, journal.Options{Create: true})
-	if err != nil {
-		return err
-	}
-	return j.Close()
-}
+func Init(dir string) error { return journal.Init(dir) }
 
 // New opens the journal, which it holds until [Ledger.Close], and contacts
 // nobody.
@@ -132,7 +127,7 @@ func (c Config) Check() error {
 // ledger is without its journal.
 func (c Config) ledger() (*Ledger, error) {
 	c = c.withDefaults()
-	l := &Ledger{config: c, models: map[string]*served{}, log: c.Logger, now: c.Now}
+	l := &Ledger{config: c, models: map[string]*served{}, source: secret.New(c.Credential, c.Now), log: c.Logger, now: c.Now}
 	if err := l.check(); err != nil {
 		return nil, fmt.Errorf("guards/model: %w", err)
 	}

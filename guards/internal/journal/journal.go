@@ -69,6 +69,16 @@ func Open(dir string, o Options) (*Journal, error) {
 	return j, nil
 }
 
+// Init makes a journal in a directory where there is none, and looks whether one
+// that is there is good.
+func Init(dir string) error {
+	j, err := Open(dir, Options{Create: true})
+	if err != nil {
+		return err
+	}
+	return j.Close()
+}
+
 func (o Options) withDefaults() Options {
 	if o.Free == 0 {
 		o.Free = defaultFree

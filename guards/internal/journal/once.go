@@ -30,19 +30,25 @@ func (j *Journal) Once(a guards.Admitted, send func() guards.Ending) (guards.End
 // unsent is the end of an effect for which send was not called in this attempt (P14). What could not be written may be there all the
 // same.
 func (j *Journal) unsent(a guards.Admitted, why error) (guards.Ending, error) {
-	refusal, refused := errors.AsType[*api.Refusal](why)
-	if !refused {
+	if _, refused := errors.AsType[*api.Refusal](why); !refused {
 		ending := guards.Ending{Outcome: guards.NotApplied, Reason: api.Unavailable}
 		if err := j.End(a.Effect, ending); err == nil {
 			return ending, nil
 		}
 	}
-	ending, err := j.Prove(a.Effect, a.ID)
+	ending, err := j.CallOff(a, why)
 	if err != nil {
 		return guards.Ending{}, errors.Join(why, err)
 	}
-	if refused && ending.Outcome == guards.NotApplied && ending.Reason == "" {
+	return ending, nil
+}
+
+// CallOff ends an effect of which this attempt has sent nothing, and never will
+// (P14). Where why is a refusal and no reason stands yet, its code is the reason.
+func (j *Journal) CallOff(a guards.Admitted, why error) (guards.Ending, error) {
+	ending, err := j.Prove(a.Effect, a.ID)
+	if refusal, ok := errors.AsType[*api.Refusal](why); ok && err == nil && ending.Outcome == guards.NotApplied && ending.Reason == "" {
 		ending.Reason = refusal.Code
 	}
-	return ending, nil
+	return ending, err
 }

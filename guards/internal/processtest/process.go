@@ -48,9 +48,5 @@ func makeJournal(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
 	}
-	j, err := journal.Open(dir, journal.Options{Create: true})
-	if err != nil {
-		return err
-	}
-	return j.Close()
+	return journal.Init(dir)
 }
