@@ -29,6 +29,7 @@ type logged struct {
 	witness string // its key
 	anchors string // files
 	seen    string
+	signed  time.Time // before the last of it was
 }
 
 // newLogged has a replica write a log in two parts, and keeps the tables as they were in between.
@@ -49,6 +50,7 @@ func newLogged(t *testing.T) *logged {
 	r := l.serve("audit: {anchors: [" + l.anchors + "], witnesses: [{url: \"" + url + "\", key: \"" + l.witness + "\"}]}")
 	l.write(8, "audit_cosignatures")
 	l.keep("early")
+	l.signed = time.Now()
 	l.write(8, "audit_cosignatures")
 	assert.Equal(t, exitOK, r.end(), r.log)
 	l.keep("whole")
@@ -127,15 +129,15 @@ func (l *logged) export() string {
 	return file
 }
 
-// aged is an export as it would be a day later, when no anchor is younger than it.
-func (l *logged) aged(file string) string {
+// dated is an export as it would be at another time.
+func (l *logged) dated(file string, when time.Time) string {
 	l.Helper()
 	text, err := os.ReadFile(file)
 	require.NoError(l, err)
 	at := regexp.MustCompile(`"at":"[^"]+"`)
-	day := time.Now().Add(24 * time.Hour).UTC().Format(`"at":"` + time.RFC3339 + `"`)
+	then := when.UTC().Format(`"at":"` + time.RFC3339 + `"`)
 	head, rest, _ := strings.Cut(string(text), "\n")
-	return write(l, l.TempDir(), "log.jsonl", at.ReplaceAllLiteralString(head, day)+"\n"+rest)
+	return write(l, l.TempDir(), "log.jsonl", at.ReplaceAllLiteralString(head, then)+"\n"+rest)
 }
 
 func (l *logged) verify(file string, args ...string) result {
@@ -214,8 +216,8 @@ func (l *logged) tampered() {
 
 	l.restore("early")
 	old := l.export()
-	l.named("old_backup_restored", l.aged(old))
-	again := l.verify(old, "--anchors", l.anchors)
+	l.named("old_backup_restored", l.dated(old, l.signed.Add(24*time.Hour)))
+	again := l.verify(l.dated(old, l.signed), "--anchors", l.anchors) // no anchor is older
 	assert.Equal(l, exitFailed, again.code)
 	assert.Contains(l, again.err, "export again")
 

@@ -50,7 +50,7 @@ func (e env) runWith(t testing.TB, stdin string, args ...string) result {
 	defer cancel()
 	var out, err bytes.Buffer
 	p := program{in: strings.NewReader(stdin), out: &out, err: &err, env: func(name string) string { return e[name] }}
-	code := p.run(ctx, args)
+	code := p.run(ctx, append([]string{}, args...)) // none are not those of the test binary
 	return result{code, out.String(), err.String()}
 }
 
