@@ -286,7 +286,7 @@ func (t teller) summary(ctx context.Context, attacks []Attack) (Summary, error) 
 func (s Summary) sound() bool {
 	ok := s.Fsck == "ok" && s.Log.sound() && s.Closing.sound() && s.Runs["succeeded"] >= wantedRuns && s.Approvals.sound() && s.Spend.sound() && s.Left.sound() && s.AppliedRows+s.Approvals.Applied+s.Spend.Calls == s.Effects.Committed && len(s.Attacks) == 9 && s.Replicas == 2
 	for _, a := range s.Attacks {
-		ok = ok && a.Verdict == "pass"
+		ok = ok && a.Refused && a.Code != ""
 	}
 	return ok
 }

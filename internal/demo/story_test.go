@@ -70,6 +70,9 @@ func TestTheWholeStory(t *testing.T) {
 	assert.True(t, summary.OK, said.String())
 	assert.Equal(t, summary.Effects.Committed, summary.AppliedRows+summary.Approvals.Applied+summary.Spend.Calls, "what happened is what is recorded")
 	assert.Len(t, summary.Attacks, 9)
+	for _, a := range summary.Attacks {
+		assert.True(t, a.Refused && a.Name != "" && a.Code != "", "%+v", a)
+	}
 	assert.EqualValues(t, summary.Effects.Ambiguous, told[notify.TypeAmbiguous], "owners hear of each effect that nobody knows about")
 	assert.Positive(t, told[notify.TypeRunEnded])
 	if os.Getenv(demo.EnvNATS) == "" {

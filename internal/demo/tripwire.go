@@ -8,7 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nightwarrant/nightwarrant/authority/api"
 	"github.com/nightwarrant/nightwarrant/internal/freeport"
+	"github.com/nightwarrant/nightwarrant/internal/tripwire"
 )
 
 const tripwireConfig = "tripwire.yaml"
@@ -19,10 +21,30 @@ type Attack struct {
 	Title    string `json:"title"`
 	Verdict  string `json:"verdict"`
 	Evidence string `json:"evidence"`
+
+	Name    string   `json:"name"`    // the title
+	Refused bool     `json:"refused"` // the verdict is pass
+	Code    api.Code `json:"code"`    // that it was refused with first
+}
+
+// told fills in what follows from the self-audit's line.
+func (a Attack) told() Attack {
+	a.Name, a.Refused = a.Title, a.Verdict == string(tripwire.Pass)
+	for each := range strings.SplitSeq(a.Evidence, "; ") {
+		code := api.Code(each[strings.LastIndex(each, " ")+1:])
+		if a.Refused && slices.Contains(api.Codes(), code) {
+			a.Code = code
+			break
+		}
+	}
+	return a
 }
 
 // attacks has the self-audit run, with admission closed for it, and tells its nine attacks. All else of it must hold, too.
 func (t teller) attacks(ctx context.Context) (nine []Attack, err error) {
+	if err := t.WaitOpen(ctx, 40*time.Second); err != nil {
+		return nil, err
+	}
 	out, err := t.runFor(ctx, 3*time.Minute, "tripwire", "--config", t.path(tripwireConfig), "--close-gate", "--json")
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", err, out)
@@ -35,8 +57,9 @@ func (t teller) attacks(ctx context.Context) (nine []Attack, err error) {
 	}
 	for _, l := range report.Lines {
 		if strings.HasPrefix(l.ID, "A16.") {
+			l = l.told()
 			nine = append(nine, l)
-			t.say("%s  %s: %s.", l.ID, l.Title, l.Verdict)
+			t.say("%s  %s: %s (%s).", l.ID, l.Title, l.Verdict, l.Code)
 		}
 	}
 	t.say("The self-audit tried these and %d more: all of it held, and nothing of it is left.", len(report.Lines)-len(nine))
