@@ -133,10 +133,10 @@ type suite struct {
 	whole tb            // the test of the whole Run; nil where a case stands alone
 	calm  *stage        // of the calm cases, while it is good
 	last  atomic.Int64  // number of an effect
-	waits time.Duration // for whatever must come; 0 is 20 s
+	waits time.Duration // for whatever must come; 0 is a minute
 }
 
-func (s *suite) patience() time.Duration { return cmp.Or(s.waits, 20*time.Second) }
+func (s *suite) patience() time.Duration { return cmp.Or(s.waits, time.Minute) }
 
 // named is one case.
 type named struct {

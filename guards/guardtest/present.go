@@ -238,13 +238,14 @@ func lateAtResource(w *world) {
 	if !w.guard.Provable {
 		w.Skip("the guard cannot take back what it has sent")
 	}
+	const enough = 2 * time.Second // to reach the resource, on a busy machine too
 	p := w.start()
-	w.authority.Do(func(a *authoritytest.Authority) { a.ApplyWithin = short })
+	w.authority.Do(func(a *authoritytest.Authority) { a.ApplyWithin = enough })
 	e := w.next()
 	held := w.holdBefore(e)
 	done := w.begin(p, e)
 	w.arrive("the effect at the resource", held.Reached)
-	pause(short + 200*time.Millisecond)
+	pause(enough + 200*time.Millisecond)
 	held.Release()
 	<-done
 	require.NotEqual(w, api.Committed, w.endOf(e), "after its time")

@@ -36,6 +36,7 @@ func TestConformance(t *testing.T) {
 		Replicas:   true,
 		HoldBefore: s.holdBefore,
 		HoldAfter:  s.holdAfter,
+		Kills:      processtest.Kills,
 	})
 }
 
@@ -120,7 +121,7 @@ func (s shop) until(ctx context.Context, session string, args ...any) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(time.Millisecond):
+		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"flag"
 	"io"
 	"log/slog"
 	"net"
@@ -20,7 +21,10 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
 )
 
-func TestMain(m *testing.M) { teststack.Main(m) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("rapid.checks", "40") // each is up to some thirty transactions of a server; -rapid.checks=1000 is the long form
+	teststack.Main(m)
+}
 
 // resource is a database with a table of orders, and the role of the guard in front of it.
 type resource struct {
@@ -107,7 +111,7 @@ func (r *resource) waitForLock(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	for waiting := false; !waiting; {
+	for waiting := false; !waiting; <-time.After(5 * time.Millisecond) {
 		require.NoError(t, r.owner.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.datname = current_database())`).Scan(&waiting))
 	}
 }

@@ -2,13 +2,9 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -17,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nightwarrant/nightwarrant/guards"
-	"github.com/nightwarrant/nightwarrant/internal/localstack"
 	"github.com/nightwarrant/nightwarrant/internal/teststack"
 )
 
@@ -152,10 +147,8 @@ func TestProbeRefusesAServerThatForgets(t *testing.T) {
 // TestProbe: the highest numbers survive this process, and a schema of another version is no ledger.
 func TestProbe(t *testing.T) {
 	t.Parallel()
-	pool := durablePool(t)
-	require.NoError(t, Migrate(t.Context(), pool, ""))
-	l, err := New(Config{Pool: pool, Operations: doing(func(context.Context, pgx.Tx) (any, error) { return nil, nil })})
-	require.NoError(t, err)
+	r := prepare(t, teststack.DurableCluster(t))
+	l := r.ledger(t, r.pool(t), doing(func(context.Context, pgx.Tx) (any, error) { return nil, nil }))
 	seen, err := l.Probe(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, guards.Seen{}, seen)
@@ -167,29 +160,7 @@ func TestProbe(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, guards.Seen{Fence: 5, Admission: 77}, seen)
 
-	_, err = pool.Exec(t.Context(), `UPDATE nightwarrant_guard.versions SET version = 9`)
-	require.NoError(t, err)
+	r.exec(t, `UPDATE nightwarrant_guard.versions SET version = 9`)
 	_, err = l.Probe(t.Context())
 	require.ErrorIs(t, err, guards.ErrSettings)
-}
-
-// durablePool is the superuser's, of a cluster as durable as production.
-func durablePool(t *testing.T) *pgxpool.Pool {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "nw-durable-")
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
-	require.NoError(t, os.Chmod(dir, 0o755)) // the server may run as another account
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	server, err := localstack.StartPostgres(ctx, localstack.PostgresOptions{Dir: filepath.Join(dir, "pg")})
-	if errors.Is(err, localstack.ErrNoPostgres) && os.Getenv("CI") != "true" {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
-	t.Cleanup(server.Kill)
-	pool, err := Open(ctx, server.AdminURL("postgres"))
-	require.NoError(t, err)
-	t.Cleanup(pool.Close)
-	return pool
 }
