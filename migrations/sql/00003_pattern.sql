@@ -54,22 +54,26 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- A statement over a ring opens and locks all of its partitions, at each call. So what every admission asks of a ring names one partition, and is written out here for each.
+-- +goose StatementBegin
+DO $ring$
+DECLARE verb record;
+BEGIN
+  FOR verb IN SELECT * FROM (VALUES
 -- spend_proof records a proof, once, with the floor in the statement that inserts. A proof that was spent before undoes the
 -- whole verb: NW409 is definite, nothing has happened.
--- +goose StatementBegin
+(16, $$INSERT INTO nw.replay_@ (slot, minute, digest)
+    SELECT @, m, p_proof FROM nw.ring_floors
+     WHERE ring = 'replay' AND floor <= m AND after < p_nonce_at AND m <= floor(extract(epoch FROM clock_timestamp()) / 60) + 1
+    ON CONFLICT DO NOTHING;$$, $verb$
 CREATE FUNCTION nw.spend_proof(p_nonce_at timestamptz, p_proof bytea) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE m bigint := floor(extract(epoch FROM p_nonce_at) / 60);
 BEGIN
-  INSERT INTO nw.replay (slot, minute, digest)
-    SELECT m % 16, m, p_proof FROM nw.ring_floors
-     WHERE ring = 'replay' AND floor <= m AND after < p_nonce_at AND m <= floor(extract(epoch FROM clock_timestamp()) / 60) + 1
-    ON CONFLICT DO NOTHING;
+  CASE m % 16 @ END CASE;
   IF NOT FOUND THEN RAISE EXCEPTION 'proof_replayed' USING ERRCODE = 'NW409'; END IF;
-END $$;
--- +goose StatementEnd
-
+END $$ $verb$),
 -- owner_verdict says whether a key may use an assertion or envelope (A3): the first key that uses it owns it until it expires.
--- +goose StatementBegin
+(12, $$SELECT jkt INTO owner FROM nw.assertion_owners_@ WHERE slot = @ AND period = w AND digest = p_assertion;$$, $verb$
 CREATE FUNCTION nw.owner_verdict(p_assertion bytea, p_expires timestamptz, p_jkt bytea) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE w bigint := floor(extract(epoch FROM p_expires) / 21600); owner bytea;
 BEGIN
@@ -77,23 +81,24 @@ BEGIN
      OR w < (SELECT floor FROM nw.ring_floors WHERE ring = 'assertion_owners') THEN
     RETURN 'invalid_client';
   END IF;
-  SELECT jkt INTO owner FROM nw.assertion_owners WHERE slot = w % 12 AND period = w AND digest = p_assertion;
+  CASE w % 12 @ END CASE;
   IF owner <> p_jkt THEN RETURN 'assertion_bound'; END IF;
   RETURN 'ok';
-END $$;
--- +goose StatementEnd
-
+END $$ $verb$),
 -- own_assertion makes a key the owner, or undoes the verb when another key was faster.
--- +goose StatementBegin
+(12, $$INSERT INTO nw.assertion_owners_@ (slot, period, digest, jkt) VALUES (@, w, p_assertion, p_jkt) ON CONFLICT DO NOTHING;$$, $verb$
 CREATE FUNCTION nw.own_assertion(p_assertion bytea, p_expires timestamptz, p_jkt bytea) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE w bigint := floor(extract(epoch FROM p_expires) / 21600);
 BEGIN
-  INSERT INTO nw.assertion_owners (slot, period, digest, jkt) VALUES (w % 12, w, p_assertion, p_jkt) ON CONFLICT DO NOTHING;
+  CASE w % 12 @ END CASE;
   IF NOT FOUND THEN
     PERFORM FROM nw.assertion_owners WHERE slot = w % 12 AND period = w AND digest = p_assertion AND jkt = p_jkt;
     IF NOT FOUND THEN RAISE EXCEPTION 'assertion_bound' USING ERRCODE = 'NW409'; END IF;
   END IF;
-END $$;
+END $$ $verb$)) AS x(slots, part, body) LOOP
+    EXECUTE replace(verb.body, '@', (SELECT string_agg(format(E'\n    WHEN %s THEN ', i) || replace(verb.part, '@', i::text), '' ORDER BY i) FROM generate_series(0, verb.slots - 1) i));
+  END LOOP;
+END $ring$;
 -- +goose StatementEnd
 
 -- note appends an audit row and returns its digest. p_more holds digests (hex), states and numbers only.
@@ -153,26 +158,26 @@ END $$;
 -- left_over says what a run may still use, with the windows of its task and its member, and how much of the nearest ceiling is used, in percent.
 -- +goose StatementBegin
 CREATE FUNCTION nw.left_over(r nw.runs, c nw.consents, p_task bytea, t timestamptz, OUT effects bigint, OUT steps bigint, OUT spend bigint, OUT used smallint)
-LANGUAGE plpgsql VOLATILE SET search_path = nw, pg_temp AS $$
-DECLARE d date := (t AT TIME ZONE 'UTC')::date; w record; x ledgers; u numeric;
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE d date := (t AT TIME ZONE 'UTC')::date; w record; x nw.ledgers; u numeric;
 BEGIN
   effects := r.effects_left; steps := r.steps_left; spend := greatest(0, r.spend_left);
   u := greatest(1 - effects::numeric / greatest(c.max_effects, 1), 1 - steps::numeric / c.max_steps, CASE WHEN c.max_spend > 0 THEN 1 - r.spend_left::numeric / c.max_spend ELSE 0 END,
                 1 - extract(epoch FROM r.deadline - t) * 1000 / c.run_limit_ms);
   IF c.effects_day > 0 OR c.effects_month > 0 THEN
-    SELECT ledgers.* INTO x FROM ledgers WHERE holder = p_task AND unit = '';
+    SELECT ledgers.* INTO x FROM nw.ledgers WHERE holder = p_task AND unit = '';
     SELECT * INTO w FROM nw.used(x, d);
     IF c.effects_day > 0 THEN effects := least(effects, greatest(0, c.effects_day - w.today)); u := greatest(u, w.today::numeric / c.effects_day); END IF;
     IF c.effects_month > 0 THEN effects := least(effects, greatest(0, c.effects_month - w.monthly)); u := greatest(u, w.monthly::numeric / c.effects_month); END IF;
   END IF;
   IF c.spend_day > 0 OR c.spend_month > 0 THEN
-    SELECT ledgers.* INTO x FROM ledgers WHERE holder = p_task AND unit = c.currency;
+    SELECT ledgers.* INTO x FROM nw.ledgers WHERE holder = p_task AND unit = c.currency;
     SELECT * INTO w FROM nw.used(x, d);
     IF c.spend_day > 0 THEN spend := least(spend, greatest(0, c.spend_day - w.today)); u := greatest(u, w.today::numeric / c.spend_day); END IF;
     IF c.spend_month > 0 THEN spend := least(spend, greatest(0, c.spend_month - w.monthly)); u := greatest(u, w.monthly::numeric / c.spend_month); END IF;
   END IF;
   IF c.member_spend_day > 0 OR c.member_spend_month > 0 THEN
-    SELECT ledgers.* INTO x FROM ledgers WHERE holder = c.member AND unit = c.currency;
+    SELECT ledgers.* INTO x FROM nw.ledgers WHERE holder = c.member AND unit = c.currency;
     SELECT * INTO w FROM nw.used(x, d);
     IF c.member_spend_day > 0 THEN spend := least(spend, greatest(0, c.member_spend_day - w.today)); u := greatest(u, w.today::numeric / c.member_spend_day); END IF;
     IF c.member_spend_month > 0 THEN spend := least(spend, greatest(0, c.member_spend_month - w.monthly)); u := greatest(u, w.monthly::numeric / c.member_spend_month); END IF;

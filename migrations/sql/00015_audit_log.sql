@@ -66,9 +66,9 @@ END $$;
 
 -- A row that is written waits, whoever wrote it.
 -- +goose StatementBegin
-CREATE FUNCTION nw.audit_wait() RETURNS trigger LANGUAGE plpgsql SET search_path = nw, pg_temp AS $$
+CREATE FUNCTION nw.audit_wait() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  INSERT INTO audit_waiting (audit_id) VALUES (NEW.id);
+  INSERT INTO nw.audit_waiting (audit_id) VALUES (NEW.id);
   RETURN NULL;
 END $$;
 -- +goose StatementEnd
