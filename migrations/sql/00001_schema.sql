@@ -331,7 +331,7 @@ CREATE TABLE nw.runs (
   CHECK ((state = 'claimed') = (lease_until IS NOT NULL)),
   CHECK ((state = 'ending') = (ending IS NOT NULL)),
   CHECK (inflight = 0 OR state IN ('claimed', 'ending')),
-  CHECK ((ended_at IS NOT NULL) = (state NOT IN ('queued', 'claimed', 'waiting', 'ending'))),
+  CHECK ((ended_at IS NULL) = live),
   FOREIGN KEY (consent_id, member) REFERENCES nw.consents (id, member)) WITH (fillfactor = 60);
 CREATE UNIQUE INDEX runs_one_live ON nw.runs (task_id) WHERE live;
 CREATE INDEX runs_deadline ON nw.runs (deadline) WHERE live;

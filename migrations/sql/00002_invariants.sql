@@ -1,6 +1,7 @@
 -- +goose Up
 -- The invariants once more, as triggers (P5): whoever forgets one in a verb, or writes by hand, is stopped here.
--- Conditions stand in WHEN, so that an update which keeps the rules costs next to nothing.
+-- Conditions stand in WHEN, so that an update which keeps the rules costs little. PostgreSQL reads a condition anew in each statement, so a long one that is
+-- about a few columns is asked only by statements that name one of them; no trigger changes a column.
 
 -- +goose StatementBegin
 CREATE FUNCTION nw.refuse_change() RETURNS trigger LANGUAGE plpgsql SET search_path = nw, pg_temp AS $$
@@ -30,14 +31,15 @@ CREATE TRIGGER floors_rise BEFORE UPDATE ON nw.ring_floors FOR EACH ROW
 -- Runs: born queued with fence 0; the deadline never moves; the fence never falls; a terminal state never changes.
 CREATE TRIGGER runs_new BEFORE INSERT ON nw.runs FOR EACH ROW
   WHEN (NEW.state <> 'queued' OR NEW.fence <> 0 OR NEW.inflight <> 0) EXECUTE FUNCTION nw.refuse_change('a run begins queued');
-CREATE TRIGGER runs_fixed BEFORE UPDATE ON nw.runs FOR EACH ROW
-  WHEN (NEW.deadline <> OLD.deadline OR NEW.fence < OLD.fence OR NEW.ref <> OLD.ref OR NEW.task_id <> OLD.task_id OR NEW.consent_id <> OLD.consent_id
-        OR NEW.member <> OLD.member OR NEW.role_id <> OLD.role_id OR NEW.nominal_at <> OLD.nominal_at OR NEW.activation_epoch <> OLD.activation_epoch
-        OR NEW.effects_left > OLD.effects_left OR NEW.steps_left > OLD.steps_left OR NEW.steps < OLD.steps OR NEW.readiness_epoch < OLD.readiness_epoch)
+CREATE TRIGGER runs_fixed BEFORE UPDATE OF deadline, ref, task_id, consent_id, member, role_id, nominal_at, activation_epoch ON nw.runs FOR EACH ROW
+  WHEN (NEW.deadline <> OLD.deadline OR NEW.ref <> OLD.ref OR NEW.task_id <> OLD.task_id OR NEW.consent_id <> OLD.consent_id
+        OR NEW.member <> OLD.member OR NEW.role_id <> OLD.role_id OR NEW.nominal_at <> OLD.nominal_at OR NEW.activation_epoch <> OLD.activation_epoch)
   EXECUTE FUNCTION nw.refuse_change('what was admitted never changes');
+CREATE TRIGGER runs_rise BEFORE UPDATE OF fence, readiness_epoch, effects_left, steps_left, steps ON nw.runs FOR EACH ROW
+  WHEN (NEW.fence < OLD.fence OR NEW.readiness_epoch < OLD.readiness_epoch OR NEW.effects_left > OLD.effects_left OR NEW.steps_left > OLD.steps_left OR NEW.steps < OLD.steps)
+  EXECUTE FUNCTION nw.refuse_change('fences, epochs and steps only rise, and what is left only falls');
 CREATE TRIGGER runs_terminal BEFORE UPDATE ON nw.runs FOR EACH ROW
-  WHEN (OLD.state IN ('succeeded', 'failed', 'stopped_by_limit', 'expired', 'revoked', 'ambiguous'))
-  EXECUTE FUNCTION nw.refuse_change('a terminal state never changes');
+  WHEN (NOT OLD.live) EXECUTE FUNCTION nw.refuse_change('a terminal state never changes');
 CREATE TRIGGER runs_ending BEFORE UPDATE ON nw.runs FOR EACH ROW
   WHEN (OLD.state = 'ending' AND NEW.state IN ('claimed', 'waiting'))
   EXECUTE FUNCTION nw.refuse_change('an ending run accepts only settling');
@@ -45,7 +47,7 @@ CREATE TRIGGER runs_ending BEFORE UPDATE ON nw.runs FOR EACH ROW
 -- Effects: born minted; consumed once; an outcome never changes.
 CREATE TRIGGER effects_new BEFORE INSERT ON nw.effects FOR EACH ROW
   WHEN (NEW.state NOT IN ('asked', 'minted')) EXECUTE FUNCTION nw.refuse_change('an effect begins asked or minted');
-CREATE TRIGGER effects_fixed BEFORE UPDATE ON nw.effects FOR EACH ROW
+CREATE TRIGGER effects_fixed BEFORE UPDATE OF ref, run_id, task_id, key, digest, guard_id, amount, fence ON nw.effects FOR EACH ROW
   WHEN (NEW.ref <> OLD.ref OR NEW.run_id <> OLD.run_id OR NEW.task_id <> OLD.task_id OR NEW.key <> OLD.key OR NEW.digest <> OLD.digest
         OR NEW.guard_id <> OLD.guard_id OR NEW.amount <> OLD.amount OR NEW.fence < OLD.fence)
   EXECUTE FUNCTION nw.refuse_change('an effect names one change for ever');
