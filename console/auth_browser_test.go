@@ -13,6 +13,7 @@ import (
 // for TLS only are kept, people come back to the page that they wanted, are told
 // before they are signed out, and nothing of it needs JavaScript.
 func TestSigningInWithABrowser(t *testing.T) {
+	needsBrowser(t)
 	t.Parallel()
 	for name, script := range map[string]bool{"as it comes": true, "without JavaScript": false} {
 		t.Run(name, func(t *testing.T) {

@@ -28,7 +28,6 @@ import (
 // gate is a house whose people sign in at an identity provider of their own.
 type gate struct {
 	*authoritytest.House
-	t        *testing.T
 	URL      string
 	Provider string
 	Console  *console.Console
@@ -45,7 +44,7 @@ func (everybody) Member(context.Context, string, string) (directory.Answer, erro
 
 func newGate(t *testing.T) *gate {
 	t.Helper()
-	g := &gate{House: authoritytest.New(t), t: t}
+	g := &gate{House: newHouse(t)}
 	pages, provider := httptest.NewUnstartedServer(nil), httptest.NewUnstartedServer(nil)
 	g.URL, g.Provider = "http://"+pages.Listener.Addr().String(), "http://"+provider.Listener.Addr().String()
 	issuer, err := dev.NewIssuer(g.Provider, "ES256", "")
@@ -77,7 +76,7 @@ func newGate(t *testing.T) *gate {
 
 // plant changes sessions as nothing of ours could.
 func (g *gate) plant(set string) {
-	g.t.Helper()
+	g.T.Helper()
 	g.Exec(`ALTER TABLE nw.sessions DISABLE TRIGGER sessions_fixed`)
 	g.Exec(`UPDATE nw.sessions SET ` + set)
 	g.Exec(`ALTER TABLE nw.sessions ENABLE TRIGGER sessions_fixed`)
@@ -97,11 +96,11 @@ func (g *gate) guest() *guest {
 
 // do sends a request to the pages; a form is posted as a browser's own would be.
 func (b *guest) do(method, path string, form url.Values, header ...string) (int, http.Header, string) {
-	b.g.t.Helper()
+	b.g.T.Helper()
 	at, err := url.Parse(b.g.URL)
-	require.NoError(b.g.t, err)
-	r, err := http.NewRequestWithContext(b.g.t.Context(), method, b.g.URL+path, strings.NewReader(form.Encode()))
-	require.NoError(b.g.t, err)
+	require.NoError(b.g.T, err)
+	r, err := http.NewRequestWithContext(b.g.T.Context(), method, b.g.URL+path, strings.NewReader(form.Encode()))
+	require.NoError(b.g.T, err)
 	if form != nil {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		r.Header.Set("Sec-Fetch-Site", "same-origin")
@@ -113,30 +112,30 @@ func (b *guest) do(method, path string, form url.Values, header ...string) (int,
 		r.AddCookie(c)
 	}
 	a, err := b.client.Do(r)
-	require.NoError(b.g.t, err)
+	require.NoError(b.g.T, err)
 	defer a.Body.Close()
 	b.jar.SetCookies(at, a.Cookies())
 	text, err := io.ReadAll(a.Body)
-	require.NoError(b.g.t, err)
+	require.NoError(b.g.T, err)
 	return a.StatusCode, a.Header, string(text)
 }
 
 // signIn walks as a browser does: to a page, to the login, to the provider, back, and to the page.
 func (b *guest) signIn(who, to string) (status int, path, page string) {
-	b.g.t.Helper()
+	b.g.T.Helper()
 	_, head, _ := b.do(http.MethodGet, to, nil)
 	login := head.Get("Location")
-	require.True(b.g.t, strings.HasPrefix(login, "/login?to="), login)
+	require.True(b.g.T, strings.HasPrefix(login, "/login?to="), login)
 	_, head, _ = b.do(http.MethodGet, login, nil)
 	ask, err := url.Parse(head.Get("Location"))
-	require.NoError(b.g.t, err)
+	require.NoError(b.g.T, err)
 	form := ask.Query()
 	form.Set("person", who)
 	a, err := b.client.PostForm(b.g.Provider+"/authorize", form)
-	require.NoError(b.g.t, err)
+	require.NoError(b.g.T, err)
 	defer a.Body.Close()
 	back, err := a.Location()
-	require.NoError(b.g.t, err)
+	require.NoError(b.g.T, err)
 	path = back.RequestURI()
 	status, head, page = b.do(http.MethodGet, path, nil)
 	if status == http.StatusSeeOther {
@@ -146,9 +145,19 @@ func (b *guest) signIn(who, to string) (status int, path, page string) {
 	return status, path, page
 }
 
-func TestSigningIn(t *testing.T) {
+// Who comes in and who does not, from nobody at all to a session that ends.
+func TestTheDoor(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
+	part(g.House, "pages without an identity", g.pagesWithoutAnIdentity)
+	part(g.House, "people who do not get in", g.peopleWhoDoNotGetIn)
+	part(g.House, "posts from elsewhere", g.postsFromElsewhere)
+	part(g.House, "nothing else says who somebody is", g.nothingElseSaysWho)
+	part(g.House, "signing in", g.signingIn)
+	part(g.House, "a session that ends soon", g.sessionThatEndsSoon)
+}
+
+func (g *gate) signingIn(t *testing.T) {
 	b := g.guest()
 	status, path, page := b.signIn("ada", "/decisions?x=1")
 	require.Equal(t, http.StatusOK, status, page)
@@ -180,9 +189,7 @@ func TestSigningIn(t *testing.T) {
 	assert.Equal(t, []any{http.StatusSeeOther, "/login?to=%2F"}, []any{status, head.Get("Location")}, "the cookie was kept, the session was not")
 }
 
-func TestASessionThatEndsSoon(t *testing.T) {
-	t.Parallel()
-	g := newGate(t)
+func (g *gate) sessionThatEndsSoon(t *testing.T) {
 	b := g.guest()
 	b.signIn("ada", "/")
 	g.plant(`idle_until = clock_timestamp() + interval '3 minutes'`)
@@ -208,9 +215,7 @@ func TestASessionThatEndsSoon(t *testing.T) {
 	assert.Contains(t, part, `href="/login?to=%2fdecisions"`)
 }
 
-func TestPeopleWhoDoNotGetIn(t *testing.T) {
-	t.Parallel()
-	g := newGate(t)
+func (g *gate) peopleWhoDoNotGetIn(t *testing.T) {
 	for who, want := range map[string]string{"ghost": "no member with an email", "": "signing in was refused"} {
 		b := g.guest()
 		status, _, page := b.signIn(who, "/")
@@ -235,9 +240,7 @@ func TestPeopleWhoDoNotGetIn(t *testing.T) {
 }
 
 // A page of elsewhere makes a browser post nothing, not even signing out.
-func TestPostsFromElsewhere(t *testing.T) {
-	t.Parallel()
-	g := newGate(t)
+func (g *gate) postsFromElsewhere(t *testing.T) {
 	b := g.guest()
 	b.signIn("ada", "/")
 	for _, path := range []string{"/logout", "/session/extend", "/settings", "/offers/x/consent"} {
@@ -260,9 +263,7 @@ func TestPostsFromElsewhere(t *testing.T) {
 }
 
 // Everything that says who somebody is, but their session, is nothing.
-func TestNothingElseSaysWhoSomebodyIs(t *testing.T) {
-	t.Parallel()
-	g := newGate(t)
+func (g *gate) nothingElseSaysWho(t *testing.T) {
 	b := g.guest()
 	envelope := g.Envelope(authoritytest.OperatorName)
 	for _, header := range [][]string{{"Nightwarrant-Envelope", envelope}, {"Authorization", "Bearer " + envelope}, {"X-Forwarded-User", "olga"}, {"Cf-Access-Jwt-Assertion", envelope}, {"Cookie", "who=olga"}} {

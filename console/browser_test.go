@@ -5,6 +5,8 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,7 +33,7 @@ var axe string
 // browserWithin is longer than any machine needs for one story.
 const browserWithin = 8 * time.Minute
 
-// browser is a window of Chromium. What its console says against a page fails the test.
+// browser is a window of Chromium, with cookies and settings of its own. What its console says against a page fails the test.
 type browser struct {
 	t   testing.TB
 	ctx context.Context
@@ -41,10 +43,36 @@ type browser struct {
 	bad  []string
 }
 
-// chromium finds the browser; without one the test is skipped, but not in CI.
+// chrome is the one process of this package's tests: starting it costs as much as showing ten pages.
+var chrome struct {
+	sync.Mutex
+	wanted int // by tests that have not ended
+	ctx    context.Context
+	stop   func() error
+}
+
+// needsBrowser is called before a test lets others run beside it. So all have said that they need the browser
+// when the first uses it, and it is stopped after the last. Without one the test is skipped, but not in CI.
+func needsBrowser(t testing.TB) {
+	t.Helper()
+	chromium(t)
+	chrome.Lock()
+	defer chrome.Unlock()
+	chrome.wanted++
+	t.Cleanup(func() {
+		chrome.Lock()
+		defer chrome.Unlock()
+		if chrome.wanted--; chrome.wanted == 0 && chrome.stop != nil {
+			assert.NoError(t, chrome.stop())
+			chrome.ctx, chrome.stop = nil, nil
+		}
+	})
+}
+
+// chromium finds the browser. The one without any window of its own is the same engine at half the work.
 func chromium(t testing.TB) string {
 	t.Helper()
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+	for _, name := range []string{"chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path
 		}
@@ -54,6 +82,22 @@ func chromium(t testing.TB) string {
 	}
 	t.Skip("Chromium is missing: scripts/ensure-chromium.sh installs it; nothing about the pages was tested in a browser")
 	return ""
+}
+
+// started is the browser's process, which the first who asks starts.
+func started(t testing.TB) context.Context {
+	t.Helper()
+	chrome.Lock()
+	defer chrome.Unlock()
+	require.Positive(t, chrome.wanted, "a test says first that it needs the browser")
+	if chrome.stop != nil {
+		return chrome.ctx
+	}
+	ctx, _ := chromedp.NewContext(context.Background(), chromedp.WithAllocatorOptions(chromedp.ExecPath(chromium(t)), chromedp.NoSandbox, chromedp.WindowSize(1100, 900),
+		chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-software-rasterizer", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("mute-audio", true)))
+	require.NoError(t, chromedp.Do(ctx))
+	chrome.ctx, chrome.stop = ctx, func() error { return chromedp.Cancel(ctx) }
+	return ctx
 }
 
 // window opens a browser on a site, as somebody where a name is given.
@@ -66,27 +110,30 @@ func (s *site) window(name string) *browser {
 	return b
 }
 
-// open starts a browser of its own and watches what it says against the pages.
+// open opens a window that shares nothing with others, and watches what it says against the pages.
 func open(t testing.TB, url string) *browser {
 	t.Helper()
-	outer, stop := context.WithTimeout(context.WithoutCancel(t.Context()), browserWithin)
-	ctx, _ := chromedp.NewContext(outer, chromedp.WithAllocatorOptions(chromedp.ExecPath(chromium(t)), chromedp.NoSandbox, chromedp.WindowSize(1100, 900),
-		chromedp.Flag("disable-dev-shm-usage", true), chromedp.WSURLReadTimeout(time.Minute)))
+	outer, stop := context.WithTimeout(started(t), browserWithin)
+	ctx, closed := chromedp.NewContext(outer, chromedp.WithNewBrowserContext())
 	b := &browser{t: t, ctx: ctx, url: url}
 	t.Cleanup(func() {
-		assert.NoError(t, chromedp.Cancel(ctx))
+		closed()
 		stop()
 	})
 	require.NoError(t, chromedp.Listen(ctx, b.hear))
 	return b
 }
 
-// send is a command of the browser's protocol as an action.
+// send is a command of the browser's protocol as an action, and call one whose answer is wanted.
 func send[P, R any](command cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
 		_, err := cdp.Call(ctx, t, command, params)
 		return err
 	})
+}
+
+func call[P, R any](command cdp.Command[P, R], params P) chromedp.Action[R] {
+	return func(ctx context.Context, t *chromedp.Target) (R, error) { return cdp.Call(ctx, t, command, params) }
 }
 
 // hear keeps what is said against a page: errors of scripts, and whatever the policy of content refuses.
@@ -166,14 +213,40 @@ func (b *browser) where() string {
 // until loads a page until it says something.
 func (b *browser) until(path, says string) {
 	b.t.Helper()
-	for began := time.Now(); ; {
+	for began := time.Now(); ; b.wait(path, says) {
 		b.visit(path)
 		if strings.Contains(b.text(), says) {
 			return
 		}
 		require.Less(b.t, time.Since(began), 2*time.Minute, "%s never says %q, but %s", path, says, b.text())
-		<-time.After(200 * time.Millisecond) // the stack that is asked shares this machine
 	}
+}
+
+// wait asks for a page, as the window would, until it may say something, for at most ten seconds. Nothing is drawn: the stack that is asked shares this machine.
+func (b *browser) wait(path, says string) {
+	b.t.Helper()
+	kept := ask(b, call(network.GetCookies, network.GetCookiesParams{URLs: []string{b.url + path}}))
+	for began := time.Now(); time.Since(began) < 10*time.Second; {
+		<-time.After(200 * time.Millisecond)
+		if strings.Contains(b.fetch(path, kept.Cookies), says) {
+			return
+		}
+	}
+}
+
+func (b *browser) fetch(path string, cookies []*network.Cookie) string {
+	b.t.Helper()
+	r, err := http.NewRequestWithContext(b.ctx, http.MethodGet, b.url+path, nil)
+	require.NoError(b.t, err)
+	for _, c := range cookies {
+		r.AddCookie(&http.Cookie{Name: c.Name, Value: c.Value})
+	}
+	a, err := http.DefaultClient.Do(r)
+	require.NoError(b.t, err)
+	defer a.Body.Close() //nolint:errcheck // read to its end below
+	page, err := io.ReadAll(io.LimitReader(a.Body, 1<<20))
+	require.NoError(b.t, err)
+	return string(page)
 }
 
 // narrow makes the window 320 px wide, as a small phone or a page at 400 %.
@@ -199,16 +272,19 @@ func withoutScript() chromedp.Action[chromedp.Void] {
 	return send(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 }
 
-// shot keeps a picture of the whole page.
+// shot keeps a picture of the whole page in build/screens, where pictures are asked for: PICTURES=1 go test ./console
 func (b *browser) shot(name string) {
 	b.t.Helper()
+	if os.Getenv("PICTURES") == "" {
+		return
+	}
 	png := ask(b, chromedp.FullScreenshot(100))
 	dir := filepath.Join("..", "build", "screens")
 	require.NoError(b.t, os.MkdirAll(dir, 0o755))                                   //nolint:gosec // pictures of made-up data
 	require.NoError(b.t, os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644)) //nolint:gosec // as above
 }
 
-// picture keeps one for the tutorial, where pictures are asked for: PICTURES=1 go test ./console -run Story/mouse
+// picture keeps one for the tutorial, where they are asked for: PICTURES=1 go test ./console -run Story/mouse
 func (b *browser) picture(name string) {
 	b.t.Helper()
 	if os.Getenv("PICTURES") == "" {
@@ -227,8 +303,15 @@ func (b *browser) picture(name string) {
 func (b *browser) sound(name string) {
 	b.t.Helper()
 	b.shot(name)
-	assert.Empty(b.t, b.violations(), name)
+	assert.Empty(b.t, b.violations(allRules), name)
 	assert.LessOrEqual(b.t, ask(b, chromedp.Evaluate[int](`document.documentElement.scrollWidth - document.documentElement.clientWidth`)), 0, "%s is wider than the window", name)
+}
+
+// legible is sound where nothing but colours is another.
+func (b *browser) legible(name string) {
+	b.t.Helper()
+	b.shot(name)
+	assert.Empty(b.t, b.violations(colourRules), name)
 }
 
 // weight is how many bytes a page and all that it loads have, as they come.
@@ -238,11 +321,19 @@ func (b *browser) weight() int {
 		.reduce((n, e) => n + e.decodedBodySize, 0)`))
 }
 
+// What axe-core is asked for: all that it knows of WCAG 2.2 AA, or what of it depends on colours alone.
+const (
+	allRules    = `["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]`
+	colourRules = `{type: "rule", values: ["color-contrast", "link-in-text-block"]}`
+)
+
 // violations are what axe-core finds.
-func (b *browser) violations() (found []string) {
+func (b *browser) violations(rules string) (found []string) {
 	b.t.Helper()
-	b.do(chromedp.Evaluate[chromedp.Void](axe + ";0"))
-	text := ask(b, chromedp.Evaluate[string](`axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}).then(r =>
+	if !ask(b, chromedp.Evaluate[bool](`typeof axe == "object"`)) {
+		b.do(chromedp.Evaluate[chromedp.Void](axe + ";0"))
+	}
+	text := ask(b, chromedp.Evaluate[string](`axe.run(document, {resultTypes: ["violations"], runOnly: `+rules+`}).then(r =>
 		JSON.stringify(r.violations.map(v => v.id + ": " + v.help + " — " + v.nodes.map(n => n.html + " " + n.failureSummary).join("; "))))`, chromedp.EvalAwaitPromise))
 	require.NoError(b.t, json.Unmarshal([]byte(text), &found))
 	return found

@@ -35,7 +35,7 @@ type site struct {
 // newSite starts a house with the standard registry and its pages.
 func newSite(t *testing.T) *site {
 	t.Helper()
-	h := authoritytest.New(t)
+	h := newHouse(t)
 	s := &site{House: h, door: &door{h: h, people: map[string]person{}}}
 	server := httptest.NewUnstartedServer(nil)
 	s.URL = "http://" + server.Listener.Addr().String()
@@ -47,6 +47,30 @@ func newSite(t *testing.T) *site {
 	t.Cleanup(server.Close)
 	return s
 }
+
+// part is a part of a test that goes on in the house of those before it.
+func part(h *authoritytest.House, name string, what func(t *testing.T)) {
+	whole := h.T.(*testing.T)
+	whole.Run(name, func(t *testing.T) {
+		h.T = t
+		defer func() { h.T = whole }()
+		what(t)
+	})
+}
+
+// newHouse starts a house with the standard registry, and lets the authority's statements last for longer than
+// a second. On a machine that is busy with other tests they may, and what happens then is tested elsewhere.
+func newHouse(t *testing.T) *authoritytest.House {
+	t.Helper()
+	patient.Do(func() {
+		pool := teststack.Database(t).Pool(t, teststack.Owner) // roles are the cluster's, which is this package's
+		_, err := pool.Exec(t.Context(), `ALTER ROLE nw_authority SET statement_timeout = '4s'`)
+		require.NoError(t, err)
+	})
+	return authoritytest.New(t)
+}
+
+var patient sync.Once
 
 // door lets in whom a cookie names, with a real envelope and a session of their own.
 type door struct {

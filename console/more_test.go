@@ -30,6 +30,27 @@ func (s *site) busy() (task string) {
 	return task
 }
 
+// A task that is allowed: who sees what of it, its receipt, settings, the board, and a stop of it in the end.
+func TestATaskThatIsAllowed(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	task := s.Consent(s.Task("close-the-day"))
+	part(s.House, "who sees operators' pages", func(t *testing.T) { s.whoSeesOperatorsPages(t, task) })
+	part(s.House, "its receipt is kept", s.receiptIsKept)
+	part(s.House, "settings", s.settings)
+	part(s.House, "the board", s.board)
+	part(s.House, "a stop works while closed", func(t *testing.T) { s.stopWhileClosed(t, task) })
+}
+
+// A run whose effects went well and not, and what its owner says of one that is unclear.
+func TestARun(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	task := s.busy()
+	part(s.House, "is read", func(t *testing.T) { s.runIsRead(t, task) })
+	part(s.House, "a finding is recorded", s.findingIsRecorded)
+}
+
 // A task's page says what a stop ends, the stop is committed when it answers, and the page says so and how fast it was.
 func TestATaskIsStopped(t *testing.T) {
 	t.Parallel()
@@ -55,10 +76,7 @@ func TestATaskIsStopped(t *testing.T) {
 }
 
 // With the gate closed everything can be read, and stopped.
-func TestAStopWorksWhileClosed(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	task := s.Consent(s.Task("close-the-day"))
+func (s *site) stopWhileClosed(t *testing.T, task string) {
 	s.Close()
 	s.See()
 	me := s.visitor(authoritytest.MemberName)
@@ -68,10 +86,7 @@ func TestAStopWorksWhileClosed(t *testing.T) {
 }
 
 // A run's page shows what became of each effect, and its export is the same as data.
-func TestARunIsRead(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	task := s.busy()
+func (s *site) runIsRead(t *testing.T, task string) {
 	me := s.visitor(authoritytest.MemberName)
 	at := link(t, me.get("/tasks/"+task).Body, "/runs/")
 	page := me.get(at)
@@ -94,10 +109,7 @@ func TestARunIsRead(t *testing.T) {
 }
 
 // What nobody knows is said by its owner, once the owner has seen all that is known; and it repeats nothing.
-func TestAFindingIsRecorded(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.busy()
+func (s *site) findingIsRecorded(t *testing.T) {
 	me := s.visitor(authoritytest.MemberName)
 	page := me.get("/ambiguous")
 	require.Equal(t, http.StatusOK, page.Status, page.Body)
@@ -114,10 +126,7 @@ func TestAFindingIsRecorded(t *testing.T) {
 }
 
 // A receipt is there again whenever it is wanted, for its owner only.
-func TestAReceiptIsKept(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.Consent(s.Task("close-the-day"))
+func (s *site) receiptIsKept(t *testing.T) {
 	me := s.visitor(authoritytest.MemberName)
 	acting := me.get("/acting")
 	assert.Contains(t, acting.Body, "1 task can run as you.")
@@ -143,10 +152,7 @@ func TestChangesAreShown(t *testing.T) {
 }
 
 // The zone of times is the browser's, how mail comes is the member's, and nonsense is said beside the field.
-func TestSettings(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.Consent(s.Task("close-the-day"))
+func (s *site) settings(t *testing.T) {
 	me := s.visitor(authoritytest.MemberName)
 	require.Equal(t, http.StatusOK, me.get("/settings").Status)
 	for _, name := range []string{"Europe", "Local", "../etc/passwd", "<b>", "Mars/Base"} {

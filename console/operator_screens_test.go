@@ -11,13 +11,21 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/authoritytest"
 )
 
-// Every page of operators, as they see it: in the light, in the dark and on a narrow window.
-func TestOperatorsPagesAreAccessible(t *testing.T) {
+// What operators see and do in a browser, in one house.
+func TestOperatorsPages(t *testing.T) {
+	needsBrowser(t)
 	t.Parallel()
-	chromium(t)
 	s := newSite(t)
 	task := s.Consent(s.Task("close-the-day"))
-	s.Claim(s.Plan(task)).Minted("book", "rent for December")
+	w := s.Claim(s.Plan(task))
+	w.Minted("book", "rent for December")
+	part(s.House, "are accessible", func(t *testing.T) { s.operatorsPagesAreAccessible(t, task) })
+	part(s.House, "a cut-off without scripts", func(t *testing.T) { s.cutOffWithoutScripts(t, task, w) })
+	part(s.House, "the board is live", s.boardIsLive)
+}
+
+// Every page of operators, as they see it: in the light, in the dark and on a narrow window.
+func (s *site) operatorsPagesAreAccessible(t *testing.T, task string) {
 	s.Apply(strings.NewReplacer("Close the day", "Write the weekly report for everybody who has asked for it", "every_s: 1, anchor: \"2026-01-01T00:00:00Z\", zone: UTC", "cron: \"30 2 * * 1\", zone: Europe/Berlin").Replace(s.Task("weekly-report")))
 	s.Exec(`UPDATE nw.readiness_reports SET sequence = sequence + 1, healthy = false, reason = 'canary' WHERE family = 'queue'`)
 	b := s.window(authoritytest.OperatorName)
@@ -26,27 +34,17 @@ func TestOperatorsPagesAreAccessible(t *testing.T) {
 	for name, path := range pages {
 		b.visit(path)
 		b.sound(name)
-	}
-	b.do(dark())
-	for name, path := range pages {
-		b.visit(path)
-		b.sound(name + "-dark")
-	}
-	b.do(narrow())
-	for name, path := range pages {
-		b.visit(path)
+		b.do(dark())
+		b.legible(name + "-dark")
+		b.do(narrow())
 		b.sound(name + "-narrow")
+		b.do(screened(), chromedp.ResetViewport())
 	}
 	b.quiet()
 }
 
 // An operator cuts a task off without scripts: a wrong word is said beside its field, and the right one is answered after the commit.
-func TestACutOffWithoutScripts(t *testing.T) {
-	t.Parallel()
-	chromium(t)
-	s := newSite(t)
-	task := s.Consent(s.Task("close-the-day"))
-	w := s.Claim(s.Plan(task))
+func (s *site) cutOffWithoutScripts(t *testing.T, task string, w *authoritytest.Holder) {
 	b := s.window(authoritytest.OperatorName)
 	b.do(withoutScript())
 	b.visit("/operate")
@@ -65,10 +63,7 @@ func TestACutOffWithoutScripts(t *testing.T) {
 }
 
 // The board refreshes by itself.
-func TestTheBoardIsLive(t *testing.T) {
-	t.Parallel()
-	chromium(t)
-	s := newSite(t)
+func (s *site) boardIsLive(t *testing.T) {
 	b := s.window(authoritytest.OperatorName)
 	b.visit("/operate")
 	require.Contains(t, b.text(), "Open since")

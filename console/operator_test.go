@@ -19,10 +19,7 @@ var operatorsPages = []string{"/operate", "/operate/tasks", "/operate/stranded",
 	"/operate/registry/guards", "/operate/registry/reporters", "/operate/registry/products", "/operate/registry/roles/bookkeeper", "/operate/requirements", "/operate/cut-off", "/operate/audit"}
 
 // A member sees none of them, an auditor all of them and no button that does anything, an operator all of it.
-func TestWhoSeesOperatorsPages(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	task := s.Consent(s.Task("close-the-day"))
+func (s *site) whoSeesOperatorsPages(t *testing.T, task string) {
 	pages := append([]string{"/operate/tasks/" + task, "/operate/audit/export"}, operatorsPages...)
 	for _, path := range pages {
 		assert.Equal(t, http.StatusSeeOther, s.visitor("").get(path).Status, path)
@@ -112,9 +109,7 @@ func TestManyAreCutOff(t *testing.T) {
 }
 
 // The board says what is bad and why; it is there while admission is closed, and refreshes by itself where scripts run.
-func TestTheBoard(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
+func (s *site) board(t *testing.T) {
 	op := s.visitor(authoritytest.OperatorName)
 	open := op.get("/operate").Body
 	assert.Contains(t, open, "Open")

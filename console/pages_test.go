@@ -12,11 +12,18 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/authoritytest"
 )
 
-// From the offer on the first page to a yes, and its task is allowed.
-func TestAnOfferIsAllowed(t *testing.T) {
+// One offer after the other of a task: what is answered otherwise than it was shown, a no, and a yes.
+func TestAnOfferIsAnswered(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.Apply(s.Task("close-the-day"))
+	part(s.House, "another than shown is refused", s.anotherOfferThanShown)
+	part(s.House, "declined", s.offerDeclined)
+	part(s.House, "allowed", s.offerAllowed)
+}
+
+// From the offer on the first page to a yes, and its task is allowed.
+func (s *site) offerAllowed(t *testing.T) {
+	s.Apply(strings.Replace(s.Task("close-the-day"), "revision: 1\nowner", "revision: 3\nowner", 1))
 	me := s.visitor(authoritytest.MemberName)
 	first := me.get("/")
 	require.Equal(t, http.StatusOK, first.Status, first.Body)
@@ -33,10 +40,7 @@ func TestAnOfferIsAllowed(t *testing.T) {
 }
 
 // A no is one click too, is said once, and is the end of that offer.
-func TestAnOfferIsDeclined(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.Apply(s.Task("close-the-day"))
+func (s *site) offerDeclined(t *testing.T) {
 	me := s.visitor(authoritytest.MemberName)
 	at := link(t, me.get("/").Body, "/offers/")
 	digest := field(t, me.get(at).Body, "digest")
@@ -48,9 +52,7 @@ func TestAnOfferIsDeclined(t *testing.T) {
 }
 
 // What was shown is what is agreed to: one other word between showing and answering, and nothing is recorded.
-func TestAnotherOfferThanShownIsRefused(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
+func (s *site) anotherOfferThanShown(t *testing.T) {
 	s.Apply(s.Task("close-the-day"))
 	me := s.visitor(authoritytest.MemberName)
 	at := link(t, me.get("/").Body, "/offers/")
@@ -68,11 +70,20 @@ func TestAnotherOfferThanShownIsRefused(t *testing.T) {
 	assert.Zero(t, s.Count(`SELECT count(*) FROM nw.consents`))
 }
 
-// What is foreign and what never was look the same, on every page.
-func TestForeignIsUnknown(t *testing.T) {
+// What is refused about one offer, which nobody has consented to afterwards.
+func TestRefusedRequests(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.Apply(s.Task("close-the-day"))
+	part(s.House, "foreign is unknown", s.foreignIsUnknown)
+	part(s.House, "hostile requests", s.hostileRequests)
+	part(s.House, "reports are counted", s.reportsAreCounted)
+	part(s.House, "a closed gate takes no yes", s.closedGateTakesNoYes)
+	assert.Zero(t, s.Count(`SELECT count(*) FROM nw.consents`))
+}
+
+// What is foreign and what never was look the same, on every page.
+func (s *site) foreignIsUnknown(t *testing.T) {
 	at := link(t, s.visitor(authoritytest.MemberName).get("/").Body, "/offers/")
 	stranger := s.visitor("member-2")
 	none := "/offers/" + strings.Repeat("A", 22)
@@ -84,10 +95,7 @@ func TestForeignIsUnknown(t *testing.T) {
 }
 
 // With the gate closed, no page takes a yes, and a yes that comes all the same is refused; a no is possible.
-func TestClosedGateTakesNoYes(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.Apply(s.Task("close-the-day"))
+func (s *site) closedGateTakesNoYes(t *testing.T) {
 	s.Close()
 	s.See()
 	me := s.visitor(authoritytest.MemberName)
@@ -101,10 +109,7 @@ func TestClosedGateTakesNoYes(t *testing.T) {
 }
 
 // Posts from elsewhere, of another kind, too large or with a field twice are refused, and every page carries what browsers must be told.
-func TestHostileRequests(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.Apply(s.Task("close-the-day"))
+func (s *site) hostileRequests(t *testing.T) {
 	me := s.visitor(authoritytest.MemberName)
 	at := link(t, me.get("/").Body, "/offers/")
 	digest := field(t, me.get(at).Body, "digest")
@@ -140,9 +145,7 @@ func TestHostileRequests(t *testing.T) {
 }
 
 // The reports of browsers are counted and nothing else.
-func TestReportsAreCounted(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
+func (s *site) reportsAreCounted(t *testing.T) {
 	nobody := s.visitor("")
 	r := nobody.form("/reports/policy", "x", "y")
 	r.Header.Set("Content-Type", "application/reports+json")

@@ -1,7 +1,6 @@
 package console_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -36,10 +35,10 @@ func (s *site) full() map[string]string {
 }
 
 // Every page holds to WCAG 2.2 AA as far as axe-core knows, is no wider than 320 px when the window is, weighs under 100 kB
-// with all that it loads, and its policy has nothing to refuse. Pictures of all are in build/screens.
+// with all that it loads, and its policy has nothing to refuse; which means something, as what it refuses is refused, and its report arrives.
 func TestEveryPageIsAccessible(t *testing.T) {
+	needsBrowser(t)
 	t.Parallel()
-	chromium(t)
 	s := newSite(t)
 	pages := s.full()
 	require.GreaterOrEqual(t, len(pages), 10)
@@ -48,23 +47,31 @@ func TestEveryPageIsAccessible(t *testing.T) {
 		b.visit(path)
 		b.sound(name)
 		assert.Less(t, b.weight(), 100<<10, name)
-	}
-	b.do(dark(), narrow())
-	for name, path := range pages {
-		b.visit(path)
+		b.do(dark(), narrow())
 		b.sound(name + "-dark-narrow")
+		b.do(screened(), chromedp.ResetViewport())
 	}
 	b.quiet()
 	assert.Zero(t, s.Console.Reported(), "the policy of content refused something")
+	b.policyBites()
+	require.Eventually(t, func() bool { return s.Console.Reported() > 0 }, time.Minute, 100*time.Millisecond)
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	assert.NotEmpty(t, b.bad)
+}
+
+// A page while an offer comes, then its other states.
+func TestPagesThatChange(t *testing.T) {
+	needsBrowser(t)
+	t.Parallel()
+	s := newSite(t)
+	s.Consent(s.Task("close-the-day"))
+	part(s.House, "a page refreshes itself", s.pageRefreshesItself)
+	part(s.House, "other states", s.pagesInOtherStates)
 }
 
 // A receipt is printed without what only a screen needs; a closed gate is said before anybody answers.
-func TestPagesInOtherStates(t *testing.T) {
-	t.Parallel()
-	chromium(t)
-	s := newSite(t)
-	s.Consent(s.Task("close-the-day"))
-	s.Apply(strings.Replace(s.Task("close-the-week"), "Close the day", "Close the week", 1))
+func (s *site) pagesInOtherStates(t *testing.T) {
 	me := s.visitor(authoritytest.MemberName)
 	b := s.window(authoritytest.MemberName)
 	b.visit(link(t, me.get("/acting").Body, "/receipts/"))
@@ -80,15 +87,10 @@ func TestPagesInOtherStates(t *testing.T) {
 	b.visit("/offers/" + strings.Repeat("A", 22))
 	b.sound("refused")
 	b.quiet()
-	fmt.Fprintln(t.Output(), "pictures are in build/screens")
 }
 
 // A page refreshes by itself what may have changed: without going anywhere, without taking the focus, and saying it politely.
-func TestAPageRefreshesItself(t *testing.T) {
-	t.Parallel()
-	chromium(t)
-	s := newSite(t)
-	s.Consent(s.Task("close-the-day"))
+func (s *site) pageRefreshesItself(t *testing.T) {
 	b := s.window(authoritytest.MemberName)
 	b.visit("/")
 	require.Contains(t, b.text(), "Nothing waits for you.")
@@ -101,18 +103,11 @@ func TestAPageRefreshesItself(t *testing.T) {
 	b.quiet()
 }
 
-// What the policy of content refuses is refused, and its report arrives: that there is none on our pages means something.
-func TestThePolicyOfContentBites(t *testing.T) {
-	t.Parallel()
-	chromium(t)
-	s := newSite(t)
-	b := s.window(authoritytest.MemberName)
+// policyBites does on a page what the policy of content refuses.
+func (b *browser) policyBites() {
+	b.t.Helper()
 	b.visit("/settings")
 	b.do(chromedp.Evaluate[chromedp.Void](`{ let e = document.createElement("script"); e.textContent = "window.planted = true"; document.head.append(e);
 		document.querySelector("h1").setAttribute("style", "color: red"); let i = document.createElement("img"); i.src = "https://elsewhere.example/x.png"; document.body.append(i) }`))
-	assert.False(t, ask(b, chromedp.Evaluate[bool](`window.planted === true`)))
-	require.Eventually(t, func() bool { return s.Console.Reported() > 0 }, time.Minute, 100*time.Millisecond)
-	b.lock.Lock()
-	defer b.lock.Unlock()
-	assert.NotEmpty(t, b.bad)
+	assert.False(b.t, ask(b, chromedp.Evaluate[bool](`window.planted === true`)))
 }

@@ -31,9 +31,7 @@ func everything(effect string) []string {
 }
 
 // Nobody sees a page but those that are for everybody, and every other one leads to the login and back.
-func TestSweepOfPagesWithoutAnIdentity(t *testing.T) {
-	t.Parallel()
-	g := newGate(t)
+func (g *gate) pagesWithoutAnIdentity(t *testing.T) {
 	before, seen := g.Consumed(), 0
 	for _, r := range g.Console.Routes() {
 		name, path := r.Method+" "+r.Path, filled(r.Path, authoritytest.NewAttempt())
