@@ -232,10 +232,13 @@ func (h *House) See() {
 // refusals for secrets. It runs by itself at the end of a test.
 func (h *House) Sound() {
 	h.T.Helper()
-	violations, err := fsck.Check(context.Background(), h.DB.URL(teststack.Owner))
+	conn, err := h.Owner.Acquire(context.Background())
+	require.NoError(h.T, err)
+	defer conn.Release()
+	violations, err := fsck.On(context.Background(), conn.Conn())
 	require.NoError(h.T, err)
 	assert.Empty(h.T, violations)
-	tables, err := leaks.Database(context.Background(), h.DB.URL(teststack.Superuser))
+	tables, err := leaks.Tables(context.Background(), conn.Conn())
 	require.NoError(h.T, err)
 	assert.Empty(h.T, leaks.Search("the tables", tables, h.secrets...))
 	assert.Empty(h.T, leaks.Search("the log", []byte(h.Log.String()), h.secrets...))

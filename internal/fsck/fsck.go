@@ -27,6 +27,11 @@ func Check(ctx context.Context, url string) ([]Violation, error) {
 		return nil, fmt.Errorf("reach the database: %w", err)
 	}
 	defer conn.Close(ctx) //nolint:errcheck // nothing is pending on it
+	return On(ctx, conn)
+}
+
+// On is Check on a connection of the owner's that is there already.
+func On(ctx context.Context, conn *pgx.Conn) ([]Violation, error) {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return nil, err

@@ -165,6 +165,11 @@ func Database(ctx context.Context, url string) ([]byte, error) {
 		return nil, err
 	}
 	defer conn.Close(ctx) //nolint:errcheck // nothing is pending on it
+	return Tables(ctx, conn)
+}
+
+// Tables is Database on a connection that is there already. A table that it may not read is an error.
+func Tables(ctx context.Context, conn *pgx.Conn) ([]byte, error) {
 	rows, err := conn.Query(ctx, `SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE c.relkind = 'r' AND n.nspname NOT LIKE 'pg\_%' AND n.nspname <> 'information_schema' ORDER BY 1`)
 	if err != nil {
