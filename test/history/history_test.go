@@ -13,10 +13,9 @@ import (
 	"github.com/nightwarrant/nightwarrant/internal/teststack/fixture"
 )
 
-// The planted bugs below are found in 3000 operations. make history-long has fullLength.
 var (
 	histories  = flag.Int("histories", 1, "how many histories are recorded and checked")
-	operations = flag.Int("operations", fullLength/3, "how long each of them is")
+	operations = flag.Int("operations", fullLength, "how long each of them is")
 )
 
 const fullLength = 21000 // operations
