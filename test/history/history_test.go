@@ -72,7 +72,7 @@ const (
 	isOpen = "FROM nw.readiness_decision WHERE state = 'open'"
 )
 
-// The histories of builds with a bug are refused.
+// Of three histories of a build with a bug one is refused, mostly the first: on a slow machine few operations fall into the moment that a bug opens.
 func TestHistoryOfAPlantedBug(t *testing.T) {
 	for name, plant := range map[string]func(*testing.T, *fixture.World){
 		"no lock": func(t *testing.T, w *fixture.World) { w.Plant(t, "enter", lock, "") },
@@ -82,16 +82,20 @@ func TestHistoryOfAPlantedBug(t *testing.T) {
 				"SELECT x.* INTO d FROM (SELECT pg_advisory_xact_lock_shared(nw.gate_key())) locked, nw.readiness_decision x WHERE state = 'open'")
 		},
 		"a decision that is remembered": func(t *testing.T, w *fixture.World) {
-			w.Plant(t, "admitting", isOpen, "FROM nw.readiness_decision WHERE (state = 'open' OR since > clock_timestamp() - interval '20 milliseconds')")
+			w.Plant(t, "admitting", isOpen, "FROM nw.readiness_decision WHERE (state = 'open' OR since > clock_timestamp() - interval '50 milliseconds')")
 			w.Plant(t, "admitting", "AND valid_until > clock_timestamp()", "")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := cast{workers: 12, operations: 3000}
-			r := newRecording(t, c)
-			plant(t, r.World)
-			r.play(c)
-			assert.Equal(t, porcupine.Illegal, check(r.record.all, r.from, c.workers))
+			found := porcupine.Ok
+			for n := 0; n < 3 && found != porcupine.Illegal; n++ {
+				r := newRecording(t, c)
+				plant(t, r.World)
+				r.play(c)
+				found = check(r.record.all, r.from, c.workers)
+			}
+			assert.Equal(t, porcupine.Illegal, found)
 		})
 	}
 }
