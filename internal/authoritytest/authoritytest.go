@@ -15,6 +15,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -121,16 +122,14 @@ func Trusting(t testing.TB, trust Trust) *House {
 	id, err := keys.Init(h.KeysDir, h.Identity)
 	require.NoError(t, err)
 	h.secrets = leakstest.Material(t, h.KeysDir, h.Identity)
-	operator := db.Pool(t, "nw_operator")
-	require.NoError(t, authority.RegisterIdentity(context.Background(), operator, id, trust.Waits))
+	require.NoError(t, authority.RegisterIdentity(context.Background(), h.Owner, id, trust.Waits))
 	h.Bundle, err = keys.Open(h.KeysDir, h.Identity)
 	require.NoError(t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	h.URL = "http://" + listener.Addr().String()
 	h.Authority, h.Gate, h.Server = h.Replica(h.Bundle)
-	h.watch()
-	s := &httptest.Server{Listener: listener, Config: &http.Server{Handler: h.Server.Handler(), ReadHeaderTimeout: time.Second}}
+	s := &httptest.Server{Listener: listener, Config: &http.Server{Handler: h.young(h.Server.Handler()), ReadHeaderTimeout: time.Second}}
 	s.Start()
 	t.Cleanup(s.Close)
 	return h
@@ -198,26 +197,20 @@ func (h *House) Close() {
 	h.Exec(`SELECT nw.shut('unhealthy', 'queue', false)`)
 }
 
-// watch keeps the replica's copy of the decision young, as its evaluator would.
-// It does not evaluate: the owner's hand opens and closes.
-func (h *House) watch() {
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for tick := time.NewTicker(200 * time.Millisecond); ; {
-			select {
-			case <-ctx.Done():
-				tick.Stop()
-				return
-			case <-tick.C:
-				_, _ = h.Gate.Current(ctx) // what it cannot learn, it refuses
-			}
+// young keeps the replica's copy of the decision young, as its evaluator would, but
+// looks before a request instead of beside it: no test waits for a clock. It
+// does not evaluate: the owner's hand opens and closes.
+func (h *House) young(next http.Handler) http.Handler {
+	var looking sync.Mutex
+	var looked time.Time
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		looking.Lock()
+		if now := time.Now(); now.Sub(looked) > readiness.MaxCacheAge/4 {
+			looked = now
+			_, _ = h.Gate.Current(r.Context()) // what it cannot learn, it refuses
 		}
-	}()
-	h.T.Cleanup(func() {
-		stop()
-		<-done
+		looking.Unlock()
+		next.ServeHTTP(w, r)
 	})
 }
 

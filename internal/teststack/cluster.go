@@ -26,8 +26,8 @@ const template = "nw_template"
 
 // scratch trades durability for speed: these clusters outlive no test run. A
 // killed server loses nothing by it; only a power cut would. And nobody vacuums
-// databases that end with their tests.
-var scratch = with(durable, map[string]string{"fsync": "off", "full_page_writes": "off", "autovacuum": "off"})
+// databases that end with their tests, nor starts processes to read them in parallel.
+var scratch = with(durable, map[string]string{"fsync": "off", "full_page_writes": "off", "autovacuum": "off", "max_parallel_workers_per_gather": "0"})
 
 // durable is what a server for production would be, but for its size.
 var durable = map[string]string{"max_connections": "200", "shared_buffers": "64MB", "max_wal_size": "512MB", "jit": "off"}
