@@ -290,8 +290,10 @@ func TestCronAgreesWithTheParsersLibraryAwayFromChanges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		spec.Location = s.Zone()
 		after := anyInstant(t)
+		// The library is asked in a zone that never changes: it loops for ever where a day is left out (Apia, 30 December 2011).
+		_, offset := after.In(s.Zone()).Zone()
+		spec.Location = time.FixedZone("", offset)
 		want := spec.Next(after)
 		if _, near := NextClockChange(s.Zone(), after.Add(-3*day), want.Add(3*day)); near {
 			t.Skip("a change of clocks is near")
