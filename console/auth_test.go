@@ -68,7 +68,7 @@ func newGate(t *testing.T) *gate {
 	require.NoError(t, err)
 	g.Console, err = console.New(console.Config{Authority: g.Authority, Door: door, Origin: g.URL, Log: log})
 	require.NoError(t, err)
-	pages.Config.Handler = g.Console.Handler()
+	pages.Config.Handler = g.Young(g.Console.Handler())
 	pages.Start()
 	t.Cleanup(pages.Close)
 	return g

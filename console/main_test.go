@@ -42,7 +42,7 @@ func newSite(t *testing.T) *site {
 	var err error
 	s.Console, err = console.New(console.Config{Authority: h.Authority, Door: s.door, Origin: s.URL, Log: slog.New(slog.NewJSONHandler(h.Log, nil))})
 	require.NoError(t, err)
-	server.Config.Handler = s.Console.Handler()
+	server.Config.Handler = h.Young(s.Console.Handler())
 	server.Start()
 	t.Cleanup(server.Close)
 	return s

@@ -129,7 +129,7 @@ func Trusting(t testing.TB, trust Trust) *House {
 	require.NoError(t, err)
 	h.URL = "http://" + listener.Addr().String()
 	h.Authority, h.Gate, h.Server = h.Replica(h.Bundle)
-	s := &httptest.Server{Listener: listener, Config: &http.Server{Handler: h.young(h.Server.Handler()), ReadHeaderTimeout: time.Second}}
+	s := &httptest.Server{Listener: listener, Config: &http.Server{Handler: h.Young(h.Server.Handler()), ReadHeaderTimeout: time.Second}}
 	s.Start()
 	t.Cleanup(s.Close)
 	return h
@@ -197,10 +197,10 @@ func (h *House) Close() {
 	h.Exec(`SELECT nw.shut('unhealthy', 'queue', false)`)
 }
 
-// young keeps the replica's copy of the decision young, as its evaluator would, but
+// Young keeps the replica's copy of the decision young, as its evaluator would, but
 // looks before a request instead of beside it: no test waits for a clock. It
 // does not evaluate: the owner's hand opens and closes.
-func (h *House) young(next http.Handler) http.Handler {
+func (h *House) Young(next http.Handler) http.Handler {
 	var looking sync.Mutex
 	var looked time.Time
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
