@@ -11,7 +11,7 @@ SOURCES     := $(shell find . -path ./build -prune -o -path '*/node_modules' -pr
 # The race detector has every program sleep for a second before it ends, in case that a goroutine still races. Here none outlives its test.
 export GORACE ?= atexit_sleep_ms=10
 
-.PHONY: build keyhost demo dev test campaigns history-long rotation-long conformance interop spire mutants tripwire release test-fips bench bench-keyhost closing closing-long lint vet staticcheck vuln fuzz clean
+.PHONY: build keyhost demo dev test campaigns pages history-long rotation-long conformance interop spire mutants tripwire release test-fips bench bench-keyhost closing closing-long lint vet staticcheck vuln fuzz clean
 
 build: bin/nightwarrant
 
@@ -37,16 +37,22 @@ dev: build
 
 # The runner of the tests is compiled with the flags of make build, as the programs are that tests start: what they have in common is compiled once.
 # What attacks the whole instead of a part, and the guards whose processes are killed at every step, take as long as half of everything else:
-# make campaigns. CI runs both. One package more is tested than there are processors: one that waits for a clock or a browser leaves its own to the next.
+# make campaigns. So does a browser: make pages. CI runs all three. One package more is tested than there are processors: one that waits for a clock or a browser leaves its own to the next.
 CAMPAIGNS := planted history failover rotation interop
 PACKAGES   = $(shell $(GO) list ./... | grep -vE '/test/($(subst $() ,|,$(CAMPAIGNS)))$$')
 
 test: build/tools/gotestsum
 	@scripts/ensure-postgres.sh
 	@scripts/ensure-cc.sh
-	@scripts/ensure-chromium.sh
 	@scripts/ensure-softhsm.sh
-	build/tools/gotestsum --format pkgname-and-test-fails -- $(TESTFLAGS) -p $$(($$(nproc) + 1)) -skip '^TestConformance$$' $(PACKAGES)
+	build/tools/gotestsum --format pkgname-and-test-fails -- $(TESTFLAGS) -p $$(($$(nproc) + 1)) -skip '^Test(Conformance$$|Browser)' $(PACKAGES)
+
+# The pages as people see them, in Chromium: with a mouse, with the keyboard alone, without JavaScript, 320 px wide, and held against WCAG 2.2 AA.
+pages: build/tools/gotestsum
+	@scripts/ensure-postgres.sh
+	@scripts/ensure-cc.sh
+	@scripts/ensure-chromium.sh
+	build/tools/gotestsum --format pkgname-and-test-fails -- $(TESTFLAGS) -run '^TestBrowser' ./console
 
 # With the flags of make build, so that it shares what that compiles.
 build/tools/gotestsum: Makefile

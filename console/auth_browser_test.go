@@ -12,7 +12,7 @@ import (
 // In Debian's Chromium, on a loopback address without TLS: the cookies that are
 // for TLS only are kept, people come back to the page that they wanted, are told
 // before they are signed out, and nothing of it needs JavaScript.
-func TestSigningInWithABrowser(t *testing.T) {
+func TestBrowserSignsIn(t *testing.T) {
 	needsBrowser(t)
 	t.Parallel()
 	for name, script := range map[string]bool{"as it comes": true, "without JavaScript": false} {

@@ -12,7 +12,7 @@ import (
 )
 
 // What operators see and do in a browser, in one house.
-func TestOperatorsPages(t *testing.T) {
+func TestBrowserOnOperatorsPages(t *testing.T) {
 	needsBrowser(t)
 	t.Parallel()
 	s := newSite(t)

@@ -36,7 +36,7 @@ func (s *site) full() map[string]string {
 
 // Every page holds to WCAG 2.2 AA as far as axe-core knows, is no wider than 320 px when the window is, weighs under 100 kB
 // with all that it loads, and its policy has nothing to refuse; which means something, as what it refuses is refused, and its report arrives.
-func TestEveryPageIsAccessible(t *testing.T) {
+func TestBrowserFindsEveryPageAccessible(t *testing.T) {
 	needsBrowser(t)
 	t.Parallel()
 	s := newSite(t)
@@ -61,7 +61,7 @@ func TestEveryPageIsAccessible(t *testing.T) {
 }
 
 // A page while an offer comes, then its other states.
-func TestPagesThatChange(t *testing.T) {
+func TestBrowserSeesPagesChange(t *testing.T) {
 	needsBrowser(t)
 	t.Parallel()
 	s := newSite(t)

@@ -247,7 +247,7 @@ func (b *browser) nothingRuns(task string) {
 }
 
 // On the very stack that `nightwarrant dev` keeps up, as it comes, with the keyboard alone, without JavaScript, and 320 px wide.
-func TestAMembersStory(t *testing.T) {
+func TestBrowserTellsAMembersStory(t *testing.T) {
 	needsBrowser(t)
 	s := newStack(t)
 	revision := 1

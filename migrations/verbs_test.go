@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -197,7 +198,8 @@ func TestGatedVerbsRefuseWhileClosed(t *testing.T) {
 	var driven []string
 	for _, c := range calls {
 		driven = append(driven, c.Verb)
-		tx, err := w.DB.Pool(t, c.Role).Begin(ctx)
+		// The role's transactions may not idle for longer than a test may be kept waiting.
+		tx, err := w.DB.Pool(t, c.Role).BeginTx(ctx, pgx.TxOptions{BeginQuery: `BEGIN; SET LOCAL idle_in_transaction_session_timeout = '1min'`})
 		require.NoError(t, err)
 		verdict, err := c.Call.Verdict(ctx, tx)
 		require.NoError(t, tx.Rollback(ctx))

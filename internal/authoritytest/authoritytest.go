@@ -15,7 +15,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -75,6 +75,7 @@ type House struct {
 	errors    safeBuffer // every refusal that was answered
 	secrets   [][]byte   // of the bundle
 	unsound   bool
+	looked    atomic.Pointer[time.Time]
 }
 
 // New starts a house with an open gate and the standard registry applied.
@@ -129,6 +130,7 @@ func Trusting(t testing.TB, trust Trust) *House {
 	require.NoError(t, err)
 	h.URL = "http://" + listener.Addr().String()
 	h.Authority, h.Gate, h.Server = h.Replica(h.Bundle)
+	h.watch()
 	s := &httptest.Server{Listener: listener, Config: &http.Server{Handler: h.Young(h.Server.Handler()), ReadHeaderTimeout: time.Second}}
 	s.Start()
 	t.Cleanup(s.Close)
@@ -197,19 +199,44 @@ func (h *House) Close() {
 	h.Exec(`SELECT nw.shut('unhealthy', 'queue', false)`)
 }
 
-// Young keeps the replica's copy of the decision young, as its evaluator would, but
-// looks before a request instead of beside it: no test waits for a clock. It
-// does not evaluate: the owner's hand opens and closes.
-func (h *House) Young(next http.Handler) http.Handler {
-	var looking sync.Mutex
-	var looked time.Time
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		looking.Lock()
-		if now := time.Now(); now.Sub(looked) > readiness.MaxCacheAge/4 {
-			looked = now
-			_, _ = h.Gate.Current(r.Context()) // what it cannot learn, it refuses
+// look keeps the replica's copy of the decision young, as its evaluator would, and says when.
+// It does not evaluate: the owner's hand opens and closes.
+func (h *House) look(ctx context.Context) {
+	asked := time.Now()
+	if _, err := h.Gate.Current(ctx); err == nil { // what it cannot learn, it refuses
+		h.looked.Store(&asked)
+	}
+}
+
+// watch looks all the time.
+func (h *House) watch() {
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for tick := time.NewTicker(readiness.MaxCacheAge / 4); ; {
+			select {
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			case <-tick.C:
+				h.look(ctx)
+			}
 		}
-		looking.Unlock()
+	}()
+	h.T.Cleanup(func() {
+		stop()
+		<-done
+	})
+}
+
+// Young looks before a request where the one who watches is late, as on a machine
+// with much to do: nothing passes with a copy that is too old.
+func (h *House) Young(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if last := h.looked.Load(); last == nil || time.Since(*last) > readiness.MaxCacheAge/2 {
+			h.look(r.Context())
+		}
 		next.ServeHTTP(w, r)
 	})
 }

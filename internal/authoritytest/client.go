@@ -68,7 +68,7 @@ func (a Answer) Problem() (p api.Problem) {
 
 // described is the authority's description, which every answer of every test must keep to.
 var described = sync.OnceValue(func() *openapitest.Checker {
-	c, err := openapitest.New(server.New(&authority.Authority{}, nil, nil).Description())
+	c, err := openapitest.Read(server.New(&authority.Authority{}, nil, nil).Description())
 	if err != nil {
 		panic(err)
 	}

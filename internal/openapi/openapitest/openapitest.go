@@ -27,15 +27,21 @@ type Checker struct {
 
 // New reads a description and refuses one that is not valid OpenAPI 3.1, its examples included.
 func New(description []byte) (*Checker, error) {
+	c, err := Read(description)
+	if err != nil {
+		return nil, err
+	}
+	return c, c.Doc.Validate(context.Background(), openapi3.EnableExamplesValidation(), openapi3.EnableSchemaFormatValidation(), openapi3.EnableSchemaPatternValidation())
+}
+
+// Read is New for a description that another test finds valid, in half the time.
+func Read(description []byte) (*Checker, error) {
 	doc, err := openapi3.NewLoader().LoadFromData(description)
 	if err != nil {
 		return nil, err
 	}
 	if !doc.IsOpenAPI31OrLater() {
 		return nil, errors.New("the description is not OpenAPI 3.1")
-	}
-	if err := doc.Validate(context.Background(), openapi3.EnableExamplesValidation(), openapi3.EnableSchemaFormatValidation(), openapi3.EnableSchemaPatternValidation()); err != nil {
-		return nil, err
 	}
 	c := &Checker{Doc: doc, mux: http.NewServeMux()}
 	for path := range doc.Paths.Map() {
