@@ -36,16 +36,18 @@ dev: build
 	bin/nightwarrant dev
 
 # The runner of the tests is compiled with the flags of make build, as the programs are that tests start: what they have in common is compiled once.
-# What attacks the whole instead of a part, and the guards whose processes are killed at every step, take as long as half of everything else:
-# make campaigns. So does a browser: make pages. CI runs all three. One package more is tested than there are processors: one that waits for a clock or a browser leaves its own to the next.
+# What attacks the whole instead of a part, whole stories, and the guards whose processes are killed at every step, take as long as half of
+# everything else: make campaigns. So does a browser: make pages. CI runs all three. One package more is tested than there are processors: one
+# that waits for a clock leaves its own to the next.
 CAMPAIGNS := planted history failover rotation interop
+STORIES   := TheWholeStory|FromABackupToAnOpenGate|AScriptOfTenLines
 PACKAGES   = $(shell $(GO) list ./... | grep -vE '/test/($(subst $() ,|,$(CAMPAIGNS)))$$')
 
 test: build/tools/gotestsum
 	@scripts/ensure-postgres.sh
 	@scripts/ensure-cc.sh
 	@scripts/ensure-softhsm.sh
-	build/tools/gotestsum --format pkgname-and-test-fails -- $(TESTFLAGS) -p $$(($$(nproc) + 1)) -skip '^Test(Conformance$$|Browser)' $(PACKAGES)
+	build/tools/gotestsum --format pkgname-and-test-fails -- $(TESTFLAGS) -p $$(($$(nproc) + 1)) -skip '^Test((Conformance|$(STORIES))$$|Browser)' $(PACKAGES)
 
 # The pages as people see them, in Chromium: with a mouse, with the keyboard alone, without JavaScript, 320 px wide, and held against WCAG 2.2 AA.
 pages: build/tools/gotestsum
@@ -58,14 +60,15 @@ pages: build/tools/gotestsum
 build/tools/gotestsum: Makefile
 	@GOBIN=$(CURDIR)/build/tools CGO_ENABLED=0 $(GO) install -trimpath $(GOTESTSUM)
 
-# Bugs that were planted, recorded histories, lost databases, rotations under load, clients that we did not write, and guards that are killed.
+# Bugs that were planted, recorded histories, lost databases, rotations under load, clients that we did not write, guards that are killed, and
+# whole stories: the demo's, searched for secrets; from a backup to an open gate; an old script.
 campaigns: export PATH := $(CURDIR)/build/node/bin:$(PATH)
 campaigns: build/tools/gotestsum
 	@scripts/ensure-postgres.sh
 	@scripts/ensure-cc.sh
 	@scripts/ensure-node.sh
 	build/tools/gotestsum --format pkgname-and-test-fails -- $(TESTFLAGS) $(CAMPAIGNS:%=./test/%)
-	build/tools/gotestsum --format pkgname-and-test-fails -- $(TESTFLAGS) -run '^TestConformance$$' ./guards/postgres ./guards/http ./guards/model
+	build/tools/gotestsum --format pkgname-and-test-fails -- $(TESTFLAGS) -run '^Test(Conformance|$(STORIES))$$' ./guards/postgres ./guards/http ./guards/model ./internal/demo ./cmd/nightwarrant
 
 # Rotations of keys under load, on three replicas: make rotation-long ROTATIONS=10 ROTATION_CLAIMS=100
 ROTATIONS ?= 10
