@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -37,6 +38,18 @@ func (s *Stack) roles() map[string][]string {
 // ownQueue tells whether NATS is a process of this stack, or a server that was there before.
 func (s *Stack) ownQueue() bool { return s.env(EnvNATS) == "" }
 
+// existingQueue is where the server that was there before is, and its user and password, which no file of ours has in an address.
+func (s *Stack) existingQueue() (at, user, password string) {
+	u, err := url.Parse(s.env(EnvNATS))
+	if err != nil || u.User == nil {
+		return s.env(EnvNATS), "", ""
+	}
+	user = u.User.Username()
+	password, _ = u.User.Password()
+	u.User = nil
+	return u.String(), user, password
+}
+
 // startNATS starts our NATS server by one of its files, on the ports and the files of its last life.
 func (s *Stack) startNATS(ctx context.Context, file string) error {
 	if !s.ownQueue() {
@@ -58,10 +71,18 @@ func (s *Stack) startNATS(ctx context.Context, file string) error {
 
 // writeQueueConfig writes what is known only when the registry is: the files of NATS, the scheduler and the workers.
 func (s *Stack) writeQueueConfig(ctx context.Context) error {
-	at, monitor, credentials := s.env(EnvNATS), s.env(EnvMonitor), ""
-	if s.ownQueue() {
+	at, user, password := s.existingQueue()
+	monitor, credentials := s.env(EnvMonitor), ""
+	switch {
+	case s.ownQueue():
 		at, monitor = fmt.Sprintf("nats://127.0.0.1:%d", s.ports.NATS), local(s.ports.Monitor)
 		credentials = "  user: " + schedulerUser + "\n  password_file: " + s.path("config", "nats-scheduler") + "\n"
+	case user != "":
+		file := s.path("config", "nats-existing")
+		if err := os.WriteFile(file, []byte(password), 0o600); err != nil {
+			return err
+		}
+		credentials = fmt.Sprintf("  user: %q\n  password_file: %s\n", user, file)
 	}
 	files := map[string]string{"scheduler.yaml": s.whenFIPS(fipsRequired) + `instance: scheduler-1
 database_url_file: ` + s.path("config", "scheduler.url") + `
@@ -101,7 +122,7 @@ func (s *Stack) workerConfig(worker, role, at, q string) WorkerConfig {
 	if role == "assistant" {
 		c.Mind, c.Model = s.mindURI(), model.URL(s.modelBase(), modelID)
 	}
-	if s.ownQueue() {
+	if _, c.User, c.Password = s.existingQueue(); s.ownQueue() {
 		c.User, c.Password = role, s.passwords["nats-"+role]
 	}
 	return c
