@@ -81,3 +81,21 @@ func TestWhatTheEnvironmentNamesIsLookedAt(t *testing.T) {
 		})
 	}
 }
+
+// The files of the scheduler and the workers take an address without a user in it.
+func TestAUserInTheAddressOfNATSIsKeptApart(t *testing.T) {
+	t.Parallel()
+	for given, c := range map[string]struct{ at, user, password string }{
+		"nats://127.0.0.1:4222":              {at: "nats://127.0.0.1:4222"},
+		"nats://ada@127.0.0.1:4222":          {"nats://127.0.0.1:4222", "ada", ""},
+		"nats://ada:open%20ses@queue.x:4222": {"nats://queue.x:4222", "ada", "open ses"},
+	} {
+		s, err := New(Options{Dir: t.TempDir(), Env: func(name string) string { return map[string]string{EnvNATS: given}[name] }})
+		require.NoError(t, err)
+		at, user, password := s.existingQueue()
+		assert.Equal(t, c, struct{ at, user, password string }{at, user, password}, given)
+		worker := s.workerConfig("worker-1", "bookkeeper", at, "q")
+		assert.Equal(t, []string{c.at, c.user, c.password}, []string{worker.NATS, worker.User, worker.Password}, given)
+		assert.NoError(t, s.leave())
+	}
+}
