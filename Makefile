@@ -85,7 +85,7 @@ history-long:
 	$(GO) test ./test/history -race -count=1 -timeout 12h -v -run 'History|Race' -histories $(HISTORIES) -races $$((1000 * $(HISTORIES)))
 
 # Our three guards against guards/guardtest, with so many of their processes killed, each: make conformance KILLS=1000. The journal of
-# two of them is killed as often while it writes. In make test it is 9, one at each step, beside the cases that kill once, and 6.
+# two of them is killed as often while it writes. In make campaigns it is 9, one at each step, beside the cases that kill once; in make test, 6.
 KILLS ?= 170
 conformance:
 	@scripts/ensure-postgres.sh
